@@ -1,0 +1,32 @@
+# Two commands from a bare Python >= 3.11: `make demo` and `make test`. Each sets itself up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test lint bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)
+
+demo: setup
+	$(BIN)/mdtim demo
+
+lint: setup
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=90
+
+bench: setup
+	$(BIN)/mdtim bench cpu --json
+
+clean:
+	rm -rf $(VENV) demo .coverage .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,73 @@
+"""Choose the window: long enough for the seasons and the gaps, short enough to learn from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mdtim.panel import FloatArray, Panel, gap_lengths
+
+SMALLEST, LARGEST, USUAL = 16, 192, 48
+"""Steps. Beyond the largest, training takes longer than the extra context is worth."""
+
+
+def season_length(panel: Panel, limit: int = LARGEST) -> int | None:
+    """Steps after which the panel repeats itself best, or None if it does not.
+
+    The first high peak of the autocorrelation, averaged over variates, of the longest series.
+    """
+    longest = int(np.argmax(panel.lengths))
+    start, end = panel.offsets[longest], panel.offsets[longest + 1]
+    values = panel.values[start : min(end, start + 20_000)]
+    limit = min(limit, len(values) // 3)
+    if limit < 4:
+        return None
+    columns = [column for column in values.T if np.isfinite(column).sum() > limit]
+    found = (_autocorrelation(column, limit) for column in columns)
+    correlations = [one for one in found if one is not None]
+    if not correlations:
+        return None
+    mean = np.mean(correlations, axis=0)
+    inner = mean[1:-1]
+    peaks = np.flatnonzero((inner > mean[:-2]) & (inner >= mean[2:])) + 1
+    peaks = peaks[(peaks >= 4) & (mean[peaks] > 0.25)]
+    return int(peaks[np.argmax(mean[peaks])]) if len(peaks) else None
+
+
+def _autocorrelation(values: FloatArray, limit: int) -> FloatArray | None:
+    """Correlation at lags 0..limit over the pairs that are both observed."""
+    known = np.isfinite(values)
+    centered = np.where(known, values - values[known].mean(), 0.0)
+    if not centered.any():
+        return None
+    size = 2 ** int(np.ceil(np.log2(2 * len(values))))
+    spectrum = np.fft.rfft(centered, size)
+    present = np.fft.rfft(known.astype(float), size)
+    products = np.fft.irfft(np.abs(spectrum) ** 2, size)[: limit + 1]
+    pairs = np.fft.irfft(np.abs(present) ** 2, size)[: limit + 1]
+    covariance = products / np.maximum(pairs, 1.0)
+    return np.asarray(covariance / covariance[0])
+
+
+def choose_window(panel: Panel) -> int:
+    """Steps per window for this panel.
+
+    Two seasons and three times a long gap (its 90th percentile), between 48 and 192 steps, and no
+    longer than the longest series.
+
+    Examples
+    --------
+    >>> day = np.sin(np.arange(2_000) * 2 * np.pi / 24)[:, None]
+    >>> choose_window(Panel(day, np.array([0, 2_000]), ("x",)))
+    48
+    >>> choose_window(Panel(day[:30], np.array([0, 30]), ("x",)))
+    30
+    """
+    wanted = USUAL
+    season = season_length(panel)
+    if season is not None:
+        wanted = max(wanted, 2 * season)
+    _, _, lengths = gap_lengths(panel.observed, panel.offsets)
+    if len(lengths):
+        wanted = max(wanted, 3 * int(np.quantile(lengths, 0.9)))
+    wanted = min(8 * -(-wanted // 8), LARGEST)
+    return max(1, min(wanted, int(panel.lengths.max())))

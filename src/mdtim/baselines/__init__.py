@@ -1,0 +1,1 @@
+"""Systems to compare with, behind one protocol."""

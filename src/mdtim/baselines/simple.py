@@ -1,0 +1,64 @@
+"""What people use without a model: mean, last observation carried forward, linear interpolation.
+
+Each takes the (N, V) values of stacked series with NaN where missing and the (S + 1,) series
+offsets, and returns a filled copy. A variate that a whole series lacks gets its mean over the
+other series, and zero if nothing of it was ever observed: a baseline always answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+
+from mdtim.panel import FloatArray, IntArray
+
+Baseline = Callable[[FloatArray, IntArray], FloatArray]
+
+
+def mean(values: FloatArray, offsets: IntArray) -> FloatArray:
+    """Fill with the mean of the column over all series."""
+    return _finish(values.copy(), values)
+
+
+def locf(values: FloatArray, offsets: IntArray) -> FloatArray:
+    """Carry the last observation forward (and the first one backward to the start)."""
+    grouped = pd.DataFrame(values).groupby(_series(offsets))
+    forward = grouped.ffill()
+    return _finish(forward.groupby(_series(offsets)).bfill().to_numpy(), values)
+
+
+def linear(values: FloatArray, offsets: IntArray) -> FloatArray:
+    """Interpolate linearly inside each series; flat beyond its first and last observation.
+
+    Examples
+    --------
+    >>> gaps = np.array([[0.0], [np.nan], [2.0], [np.nan]])
+    >>> linear(gaps, np.array([0, 4])).ravel().tolist()
+    [0.0, 1.0, 2.0, 2.0]
+    """
+    filled = values.copy()
+    for start, end in pairwise(offsets):
+        steps = np.arange(end - start)
+        for column in range(values.shape[1]):
+            part = filled[start:end, column]
+            known = ~np.isnan(part)
+            if known.any() and not known.all():
+                part[~known] = np.interp(steps[~known], steps[known], part[known])
+    return _finish(filled, values)
+
+
+def _series(offsets: IntArray) -> IntArray:
+    return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+
+
+def _finish(filled: FloatArray, values: FloatArray) -> FloatArray:
+    known = ~np.isnan(values)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    column_mean = total / np.maximum(known.sum(axis=0), 1)
+    return np.where(np.isnan(filled), column_mean, filled)
+
+
+BASELINES: dict[str, Baseline] = {"mean": mean, "locf": locf, "linear": linear}

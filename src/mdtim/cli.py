@@ -1,0 +1,403 @@
+"""The command line: parse, call, show. Heavy imports happen inside the commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+if TYPE_CHECKING:
+    from mdtim.evaluation import Evaluation
+    from mdtim.imputer import MDTIMImputer
+
+app = typer.Typer(
+    name="mdtim",
+    help="Fill the gaps in time series: values, intervals and a report.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+out, notes = Console(), Console(stderr=True)
+
+Source = Annotated[Path, typer.Argument(help="CSV or Parquet file, compressed or not.")]
+Time = Annotated[str | None, typer.Option(help="Time column; found by itself if not given.")]
+Id = Annotated[str | None, typer.Option(help="Column that names the series of a panel.")]
+Freq = Annotated[str | None, typer.Option(help="Sampling period (h, 10min): adds missing rows.")]
+Columns = Annotated[str | None, typer.Option(help="Columns to fill, comma-separated.")]
+InfAsMissing = Annotated[bool, typer.Option("--inf-as-missing", help="Treat ±inf as missing.")]
+Window = Annotated[str, typer.Option(help="Steps the network sees at once, or auto.")]
+Preset = Annotated[str, typer.Option(help="auto, small, base, paper-small or paper-large.")]
+MaxMinutes = Annotated[float, typer.Option(help="Time limit of the fit.")]
+MaxSteps = Annotated[int | None, typer.Option(help="Step limit of the fit.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Model = Annotated[Path | None, typer.Option(help="Folder of a fitted model; without, fit one.")]
+Report = Annotated[Path | None, typer.Option(help="Write an HTML report here.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but warnings and errors.")]
+
+
+@app.command()
+def fit(
+    source: Source,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the model.")],
+    time: Time = None,
+    id: Id = None,
+    freq: Freq = None,
+    columns: Columns = None,
+    inf_as_missing: InfAsMissing = False,
+    window: Window = "auto",
+    preset: Preset = "auto",
+    max_minutes: MaxMinutes = 5.0,
+    max_steps: MaxSteps = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Folder for checkpoints; an existing one is resumed.")
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Learn from a table and keep the model."""
+    with _messages() as said:
+        options = _table_options(time, id, freq, columns, inf_as_missing)
+        imputer = _new_imputer(
+            options, window, preset, max_minutes, max_steps, seed, device, quiet or as_json
+        )
+        imputer.set_params(checkpoint=checkpoint)
+        imputer.fit(_read(source))
+        imputer.save(output)
+    _show_fit(imputer, said, as_json, quiet, {"model": str(output)})
+
+
+@app.command()
+def impute(
+    source: Source,
+    output: Annotated[Path, typer.Option("-o", "--output", help="File for the filled table.")],
+    model: Model = None,
+    time: Time = None,
+    id: Id = None,
+    freq: Freq = None,
+    columns: Columns = None,
+    inf_as_missing: InfAsMissing = False,
+    quantiles: Annotated[
+        str | None, typer.Option(help="Extra columns, such as 0.05,0.95 (name_q0.05).")
+    ] = None,
+    window: Window = "auto",
+    preset: Preset = "auto",
+    max_minutes: MaxMinutes = 5.0,
+    max_steps: MaxSteps = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    report: Report = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fill the gaps of a table."""
+    levels = _levels(quantiles)
+    with _messages() as said:
+        from mdtim.files import write_frame
+
+        frame = _read(source)
+        _refuse_overwriting(source, output, report)
+        options = _table_options(time, id, freq, columns, inf_as_missing)
+        if model is None:
+            imputer = _new_imputer(
+                options, window, preset, max_minutes, max_steps, seed, device, quiet or as_json
+            )
+            imputer.fit(frame)
+        else:
+            imputer = _load_imputer(model, options, device)
+        result = imputer.impute(frame)
+        filled = result.values
+        if levels:
+            extra = {f"q{level:g}": result.panel_quantile(level) for level in levels}
+            filled = result.table.with_columns(filled, extra)
+        write_frame(filled, output)
+        if report is not None:
+            result.report(report)
+    facts = {
+        "output": str(output),
+        "rows": len(filled),
+        "missing": int(result.missing.sum()),
+        "filled": len(result.cells.mean),
+        "report": None if report is None else str(report),
+    }
+    _show_fit(imputer, said, as_json, quiet, facts)
+
+
+@app.command()
+def evaluate(
+    source: Source,
+    model: Model = None,
+    share: Annotated[float, typer.Option(help="Share of the known cells to hide.")] = 0.1,
+    time: Time = None,
+    id: Id = None,
+    freq: Freq = None,
+    columns: Columns = None,
+    inf_as_missing: InfAsMissing = False,
+    window: Window = "auto",
+    preset: Preset = "auto",
+    max_minutes: MaxMinutes = 5.0,
+    max_steps: MaxSteps = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    report: Report = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Hide a share of the known cells, fill them, and score the fill beside simple methods."""
+    with _messages() as said:
+        from mdtim import evaluation
+
+        frame = _read(source)
+        options = _table_options(time, id, freq, columns, inf_as_missing)
+        if model is None:
+            imputer = _new_imputer(
+                options, window, preset, max_minutes, max_steps, seed, device, quiet or as_json
+            )
+        else:
+            imputer = _load_imputer(model, options, device)
+        scores, _ = evaluation.evaluate(imputer, frame, share=share, seed=seed, fit=model is None)
+        if report is not None:
+            imputer.impute(frame).report(report, scores.to_dict())
+    if as_json:
+        _print_json({**scores.to_dict(), "warnings": said})
+    elif not quiet:
+        show_evaluation(scores)
+
+
+@app.command()
+def info(
+    path: Annotated[Path, typer.Argument(help="A table, or the folder of a model.")],
+    time: Time = None,
+    id: Id = None,
+    freq: Freq = None,
+    columns: Columns = None,
+    inf_as_missing: InfAsMissing = False,
+    as_json: Json = False,
+) -> None:
+    """Say what is missing in a table, or what a model folder holds."""
+    with _messages() as said:
+        if path.is_dir():
+            from mdtim.inspection import describe_model
+
+            facts = describe_model(path)
+        else:
+            from mdtim.inspection import describe_table
+            from mdtim.table import Table, TableOptions
+
+            options = _table_options(time, id, freq, columns, inf_as_missing)
+            facts = describe_table(Table.read(_read(path), TableOptions(**options)).panel)
+    if as_json:
+        _print_json({**facts, "warnings": said})
+        return
+    details = facts.pop("columns", [])
+    for name, value in facts.items():
+        out.print(f"{name.replace('_', ' ')}: {value}", markup=False, highlight=False)
+    if details:
+        _print_table(details)
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the files.")] = Path(
+        "demo"
+    ),
+    max_minutes: MaxMinutes = 3.0,
+    max_steps: MaxSteps = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Fill a year of real weather with real gaps, and score the fill on hidden cells."""
+    with _messages() as said:
+        from mdtim.demo import run_demo
+
+        scores, imputer = run_demo(
+            output,
+            max_minutes=max_minutes,
+            max_steps=max_steps,
+            seed=seed,
+            device=device,
+            progress=False if as_json else "auto",
+        )
+    if as_json:
+        _print_json({**scores.to_dict(), "warnings": said})
+        return
+    out.print(
+        f"NYC weather 2013, three airports: {scores.num_hidden:,} further known cells hidden; "
+        f"fitted {imputer.report_.steps} steps in {imputer.report_.seconds:.0f} s.",
+        highlight=False,
+    )
+    show_evaluation(scores)
+    out.print(f"written: {output / 'filled.csv'}, {output / 'report.html'}", highlight=False)
+
+
+# -- pieces the commands share --------------------------------------------------------------
+
+
+def _table_options(
+    time: str | None, id: str | None, freq: str | None, columns: str | None, inf_as_missing: bool
+) -> dict[str, Any]:
+    names = None if columns is None else tuple(name.strip() for name in columns.split(","))
+    return {
+        "time": time,
+        "id": id,
+        "freq": freq,
+        "columns": names,
+        "inf_as_missing": inf_as_missing,
+    }
+
+
+def _new_imputer(
+    options: dict[str, Any],
+    window: str,
+    preset: str,
+    max_minutes: float,
+    max_steps: int | None,
+    seed: int,
+    device: str,
+    silent: bool,
+) -> MDTIMImputer:
+    from mdtim.imputer import MDTIMImputer
+
+    if window != "auto" and not window.isdigit():
+        raise ValueError(f"--window must be auto or a whole number of steps, got {window!r}")
+    return MDTIMImputer(
+        window=window if window == "auto" else int(window),
+        preset=preset,
+        max_minutes=max_minutes,
+        max_steps=max_steps,
+        seed=seed,
+        device=device,
+        progress=False if silent else "auto",
+        **options,
+    )
+
+
+def _load_imputer(folder: Path, options: dict[str, Any], device: str) -> MDTIMImputer:
+    """Load a model; what the user says about this table goes before what the model remembers."""
+    from mdtim.imputer import MDTIMImputer
+
+    imputer = MDTIMImputer.load(folder, device=device)
+    given = {name: value for name, value in options.items() if value not in (None, False)}
+    imputer.set_params(**given)
+    return imputer
+
+
+def _read(path: Path) -> Any:
+    from mdtim.files import read_frame
+
+    return read_frame(path)
+
+
+def _refuse_overwriting(source: Path, *targets: Path | None) -> None:
+    for target in targets:
+        if target is not None and target.resolve() == source.resolve():
+            raise ValueError(f"{target} is the input itself; choose another output")
+
+
+def _levels(text: str | None) -> list[float]:
+    if text is None:
+        return []
+    try:
+        levels = [float(part) for part in text.split(",")]
+    except ValueError:
+        _fail(f"--quantiles takes numbers such as 0.05,0.95, got {text!r}")
+    if not all(0 < level < 1 for level in levels):
+        _fail(f"--quantiles lie between 0 and 1, got {text}")
+    return levels
+
+
+def _show_fit(
+    imputer: MDTIMImputer, said: list[str], as_json: bool, quiet: bool, facts: dict[str, Any]
+) -> None:
+    from dataclasses import asdict
+
+    if as_json:
+        fitted = {"window": imputer.window_, "fit": asdict(imputer.report_)}
+        _print_json({**facts, **fitted, "warnings": said})
+        return
+    if quiet:
+        return
+    report = imputer.report_
+    if report.validation_mae is not None and report.linear_mae is not None:
+        out.print(
+            f"window {imputer.window_}, {report.steps} steps ({report.reason}); held-out MAE "
+            f"{report.validation_mae:.4f} of a std, linear interpolation {report.linear_mae:.4f}",
+            highlight=False,
+        )
+    for name, value in facts.items():
+        if value is not None:
+            out.print(f"{name}: {value}", markup=False, highlight=False)
+
+
+def show_evaluation(scores: Evaluation) -> None:
+    """Print the scores as a table."""
+    table = RichTable(title="hidden cells, errors in units of each column's std")
+    for heading in ("method", "MAE", "RMSE", "CRPS", "90 % coverage"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for row in scores.rows:
+        covered = "–" if row.coverage90 is None else f"{row.coverage90:.1%}"
+        table.add_row(row.method, f"{row.mae:.4f}", f"{row.rmse:.4f}", f"{row.crps:.4f}", covered)
+    out.print(table)
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from rich.text import Text
+
+    table = RichTable()
+    for heading in rows[0]:
+        table.add_column(heading.replace("_", " "))
+    for row in rows:
+        table.add_row(*(Text(str(value)) for value in row.values()))
+    out.print(table)
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document))
+
+
+@contextmanager
+def _messages() -> Iterator[list[str]]:
+    """Turn a user's mistake into one sentence and exit code 2, and warnings into notes."""
+    said: list[str] = []
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        said.append(str(message))
+        notes.print(f"note: {message}", style="yellow", markup=False, highlight=False)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = show
+        try:
+            yield said
+        except (ValueError, OSError) as error:
+            _fail(str(error))
+
+
+def _fail(sentence: str) -> NoReturn:
+    notes.print(f"error: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(2)
+
+
+def main() -> None:
+    """Entry point of the `mdtim` command."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        notes.print("interrupted")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

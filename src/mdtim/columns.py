@@ -1,0 +1,176 @@
+"""Columns one by one: which hold numbers, what these are, and how to fill some of their cells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mdtim.panel import BoolArray, FloatArray
+
+_NUMBERS = frozenset({"integer", "floating", "mixed-integer-float"})
+
+
+def unique_names(frame: pd.DataFrame) -> list[str]:
+    """(C,) the columns as text, each of them different."""
+    if frame.columns.nlevels > 1:
+        raise ValueError("the columns have several levels; flatten them to one name each")
+    names = pd.Index([str(label) for label in frame.columns])
+    if names.has_duplicates:
+        repeated = ", ".join(map(repr, names[names.duplicated()].unique()))
+        raise ValueError(f"several columns are called {repeated}; rename them")
+    return names.tolist()
+
+
+def check_known(wanted: tuple[str, ...] | None, names: list[str]) -> None:
+    """Refuse to fill columns that the table does not have."""
+    unknown = [name for name in wanted or () if name not in names]
+    if unknown:
+        raise ValueError(
+            f"columns names {', '.join(map(repr, unknown))}, but the table has {', '.join(names)}"
+        )
+
+
+def find_numeric(
+    frame: pd.DataFrame, names: list[str], skipped: set[int], wanted: tuple[str, ...] | None
+) -> list[int]:
+    """Find the positions of the columns to fill.
+
+    Parameters
+    ----------
+    frame, names : the table and its C column names
+    skipped : positions of the time and id columns
+    wanted : the columns the user names; None for all numeric ones
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"day": ["Mo", "Tu"], "level": [1.0, None], "open": [True, False]})
+    >>> find_numeric(frame, list(frame), set(), None)
+    [1]
+    """
+    check_known(wanted, names)
+    chosen, other = [], []
+    for position, name in enumerate(names):
+        if wanted is not None and name not in wanted:
+            continue
+        series = frame.iloc[:, position]
+        if position in skipped:
+            other.append(f"{name!r} (time or id)")
+        elif _is_numeric(series):
+            chosen.append(position)
+        elif series.dtype.kind == "c":
+            raise ValueError(f"column {name!r} is complex; split it into two real columns")
+        else:
+            _refuse_mixture(series, name)
+            other.append(f"{name!r} ({series.dtype})")
+    if wanted is not None and other:
+        raise ValueError(
+            f"columns asks to fill {', '.join(other)}, not numeric; convert them or choose among "
+            f"{', '.join(names)}"
+        )
+    if not chosen:
+        found = ", ".join(other) or "none"
+        raise ValueError(
+            f"the table has no numeric column to fill, only {found}; convert text that stands "
+            f"for numbers first"
+        )
+    return chosen
+
+
+def as_floats(series: pd.Series[Any]) -> FloatArray:
+    """(R,) a numeric column as float64, NaN where missing."""
+    return series.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def objects_as_floats(array: NDArray[Any]) -> FloatArray:
+    """Convert an array of Python numbers and None to float64 of the same shape."""
+    cells = pd.Series(array.ravel(), dtype=object)
+    if pd.api.types.infer_dtype(cells, skipna=True) not in (*_NUMBERS, "empty"):
+        raise ValueError("the array mixes numbers and other objects; pass numbers and None only")
+    return as_floats(cells).reshape(array.shape)
+
+
+def clear_infinite(
+    values: FloatArray, infinite: BoolArray, inf_as_missing: bool, name: str, place: str
+) -> None:
+    """Turn infinite cells missing in place, if the user says so."""
+    if not inf_as_missing:
+        raise ValueError(
+            f"column {name!r} is infinite in {place} ({int(infinite.sum())} such cells); correct "
+            f"them, or pass inf_as_missing=True to have them filled"
+        )
+    values[infinite] = np.nan
+
+
+def fill_cells(series: pd.Series[Any], to_fill: BoolArray, numbers: FloatArray) -> pd.Series[Any]:
+    """Copy a column and put numbers into some of its cells, in its own type.
+
+    Parameters
+    ----------
+    series : (R,)
+    to_fill : (R,) True for the K cells that get a number
+    numbers : (K,) rounded and limited to what the type can hold
+
+    Examples
+    --------
+    >>> column = pd.Series([2**60 + 1, None], dtype="Int64")
+    >>> fill_cells(column, np.array([False, True]), np.array([2.7])).tolist()
+    [1152921504606846977, 3]
+    """
+    dtype: Any = series.dtype
+    if isinstance(dtype, pd.SparseDtype):
+        dense = pd.Series(np.asarray(series), index=series.index, name=series.name)
+        return fill_cells(dense, to_fill, numbers).astype(dtype)
+    array: Any = series.array.copy()
+    if pd.api.types.is_object_dtype(dtype):
+        whole = pd.api.types.infer_dtype(series, skipna=True) == "integer"
+        array[to_fill] = [round(x) for x in numbers.tolist()] if whole else numbers.tolist()
+    else:
+        array[to_fill] = as_type(numbers, np.dtype(getattr(dtype, "numpy_dtype", dtype)))
+    result: pd.Series[Any] = pd.Series(array, index=series.index, name=series.name, dtype=dtype)
+    return result
+
+
+def as_type(numbers: FloatArray, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Convert to the nearest numbers a type can hold."""
+    if dtype.kind == "f":
+        limit = float(np.finfo(dtype).max) if dtype.itemsize < 8 else np.inf
+        return np.clip(numbers, -limit, limit).astype(dtype)
+    if dtype.kind not in "iu":
+        return numbers.astype(dtype)
+    limits = np.iinfo(dtype)
+    whole = np.rint(numbers)
+    # float(limits.max) may be one more than the type can hold, hence not np.clip.
+    above, below = whole >= float(limits.max), whole <= float(limits.min)
+    result = np.where(above | below, 0.0, whole).astype(dtype)
+    result[above], result[below] = limits.max, limits.min
+    return result
+
+
+def _is_numeric(series: pd.Series[Any]) -> bool:
+    if pd.api.types.is_object_dtype(series.dtype):
+        return pd.api.types.infer_dtype(series, skipna=True) in _NUMBERS
+    return series.dtype.kind in "iuf"
+
+
+def _refuse_mixture(series: pd.Series[Any], name: str) -> None:
+    """Refuse text that is numbers for the most part: one bad cell must not hide a column."""
+    inferred = pd.api.types.infer_dtype(series, skipna=True)
+    if inferred not in ("string", "mixed", "mixed-integer"):
+        return
+    try:
+        codes, uniques = pd.factorize(series)
+    except TypeError:  # lists and the like
+        return
+    cells = pd.Series(uniques, dtype=object)
+    number_cells = pd.to_numeric(cells, errors="coerce").notna().to_numpy()
+    rows = np.flatnonzero(codes >= 0)
+    number_rows = number_cells[codes[rows]]
+    if rows.size and not number_rows.all() and 2 * number_rows.sum() >= rows.size:
+        row = rows[~number_rows][0]
+        raise ValueError(
+            f"column {name!r} mixes numbers and text: row {row} holds {series.iloc[row]!r}; "
+            f"correct or remove such cells, or name the columns to fill"
+        )

@@ -1,0 +1,255 @@
+"""What a model is and how it is trained, as plain frozen data.
+
+Every part of mdtim receives *its own* config. A whole model is a :class:`ModelConfig`; the
+presets are functions of nothing but their name, and a variant is made with
+:func:`dataclasses.replace` or, for one field anywhere in the tree, :meth:`ModelConfig.change`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizerConfig:
+    """How values become ordinal tokens."""
+
+    num_bins: int = 40
+    """Input tokens 1..num_bins lie on [-1, 1]; token 0 is `[MASK]`."""
+    output_range: float = 1.5
+    """The output grid has round(output_range * num_bins) points on ±output_range."""
+    interpolated: bool = True
+    """Feed the expected embedding of a drawn token (exact below the grid) instead of one draw."""
+    min_range: float = 0.05
+    """Smallest range of a window and variate, in units of the variate's training std."""
+
+    def __post_init__(self) -> None:
+        _require(self.num_bins >= 2, f"num_bins must be at least 2, got {self.num_bins}")
+        _require(
+            self.output_range >= 1, f"output_range must be at least 1, got {self.output_range}"
+        )
+        _require(self.min_range > 0, f"min_range must be positive, got {self.min_range}")
+
+    @property
+    def num_outputs(self) -> int:
+        """Points of the output grid (K_out = 1.5 K in the paper)."""
+        return round(self.output_range * self.num_bins)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkConfig:
+    """Shape of the factorized temporal-variate transformer."""
+
+    width: int = 64
+    num_heads: int = 4
+    num_layers: int = 5
+    """Each layer is one temporal and one variate block."""
+    dropout: float = 0.3
+    mlp_ratio: int = 4
+    embedding_width: int = 64
+    """Width of the token tables, projected to `width` by one shared layer."""
+    condition_width: int = 16
+    """Width of the embedding of the diffusion time that modulates every block."""
+    continuous: bool = False
+    """MDTIM (Cont), the ablation: continuous inputs, one output per cell, squared error."""
+    shared_embedding: bool = False
+    """One token table for all variates instead of one each; then V is free."""
+    variate_rope: bool = True
+    """Rotary positions among the variates; off makes the network permutation-equivariant."""
+    level_conditioning: bool = True
+    """Tell each variate where its window lies: centre, log-range, nothing observed."""
+    interpolation_prior: bool = True
+    """Start from linear interpolation: it is a feature of hidden cells and the mode of the
+    untrained output distribution. Learning then begins where interpolation ends."""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.width % (2 * self.num_heads) == 0,
+            f"width must be an even multiple of num_heads, got {self.width} and {self.num_heads}",
+        )
+        _require(0 <= self.dropout < 1, f"dropout must be in [0, 1), got {self.dropout}")
+        _require(self.num_layers >= 1, f"num_layers must be at least 1, got {self.num_layers}")
+        _require(
+            not (self.continuous and self.interpolation_prior),
+            "the continuous ablation has no output distribution: set interpolation_prior=False",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiffusionConfig:
+    """Forward process and objective."""
+
+    label_width: int = 2
+    """Soft labels reach this many bins to each side; 0 is one-hot."""
+    label_variance: float = 2.0
+    """sigma² of the soft labels exp(-(i-y)²/sigma²)."""
+    spectral_weight: float = 1.0
+    """Weight of the L1 distance between the Fourier transforms of estimate and truth."""
+    matched_time: bool = True
+    """Condition on the actual masked share of the window, in training and afterwards."""
+    mixed_masks: bool = True
+    """Hide runs (geometric, and the table's own gaps where given) beside single cells."""
+    run_range: tuple[float, float] = (2.0, 12.0)
+    """Mean run lengths of the geometric masks."""
+
+    def __post_init__(self) -> None:
+        _require(self.label_width >= 0, f"label_width must not be negative: {self.label_width}")
+        _require(self.label_variance > 0, f"label_variance must be positive: {self.label_variance}")
+        low, high = self.run_range
+        _require(1 <= low <= high, f"run_range must be 1 <= low <= high, got {self.run_range}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingConfig:
+    """Optimizer, schedule and stopping."""
+
+    batch_size: int = 256
+    max_steps: int = 10_000
+    learning_rate: float = 3e-4
+    weight_decay: float = 0.0
+    warmup_steps: int = 2_500
+    cosine: bool = True
+    """Decay the learning rate to zero along a cosine after the warm-up; else keep it."""
+    clip_norm: float = 1.0
+    ema_decay: float = 0.995
+    validate_every: int = 250
+    patience: int = 12
+    """Stop after this many validations in a row without a better MAE."""
+
+    def __post_init__(self) -> None:
+        _require(self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}")
+        _require(self.max_steps >= 1, f"max_steps must be at least 1, got {self.max_steps}")
+        _require(self.validate_every >= 1, f"validate_every must be >= 1: {self.validate_every}")
+        _require(0 <= self.ema_decay < 1, f"ema_decay must be in [0, 1), got {self.ema_decay}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InferenceConfig:
+    """How a trained network fills gaps."""
+
+    num_draws: int = 1
+    """M stochastic tokenizations whose distributions are averaged (interpolated tokens: 1)."""
+    reveal_steps: int = 16
+    """Steps of the reverse process for joint samples."""
+
+    def __post_init__(self) -> None:
+        _require(self.num_draws >= 1, f"num_draws must be at least 1, got {self.num_draws}")
+        _require(self.reveal_steps >= 1, f"reveal_steps must be >= 1, got {self.reveal_steps}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """Everything that defines a model but its data."""
+
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    diffusion: DiffusionConfig = field(default_factory=DiffusionConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    inference: InferenceConfig = field(default_factory=InferenceConfig)
+
+    def change(self, **changes: Any) -> ModelConfig:
+        """Return a copy with fields replaced, wherever in the tree they live.
+
+        Examples
+        --------
+        >>> preset("base").change(interpolated=False, num_draws=10).inference.num_draws
+        10
+        """
+        parts = {part.name: getattr(self, part.name) for part in fields(self)}
+        changed: dict[str, dict[str, Any]] = {}
+        for name, value in changes.items():
+            owners = [part for part, config in parts.items() if hasattr(config, name)]
+            if not owners:
+                known = sorted(f.name for config in parts.values() for f in fields(config))
+                raise ValueError(f"no option {name!r}; there are: {', '.join(known)}")
+            (owner,) = owners
+            changed.setdefault(owner, {})[name] = value
+        for owner, values in changed.items():
+            parts[owner] = dataclasses.replace(parts[owner], **values)
+        return ModelConfig(**parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain nested dictionary, ready for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, tree: dict[str, Any]) -> ModelConfig:
+        """Rebuild from :meth:`to_dict`; unknown or missing fields are errors."""
+        kinds: dict[str, type] = {
+            "tokenizer": TokenizerConfig,
+            "network": NetworkConfig,
+            "diffusion": DiffusionConfig,
+            "training": TrainingConfig,
+            "inference": InferenceConfig,
+        }
+        parts = {}
+        for name, kind in kinds.items():
+            part = dict(tree[name])
+            expected = {f.name for f in fields(kind)}
+            if set(part) != expected:
+                raise ValueError(
+                    f"config part {name!r} has fields {sorted(part)}, expected {sorted(expected)}"
+                )
+            # JSON has no tuples.
+            parts[name] = kind(
+                **{key: tuple(v) if isinstance(v, list) else v for key, v in part.items()}
+            )
+        return cls(**parts)
+
+
+PresetName = Literal["paper-small", "paper-large", "small", "base"]
+PRESETS: tuple[str, ...] = get_args(PresetName)
+
+_LARGE = {"width": 256, "num_heads": 16, "dropout": 0.2}
+_SMALL = {"width": 64, "num_heads": 4, "dropout": 0.3}
+
+
+def preset(name: str) -> ModelConfig:
+    """Return the named configuration.
+
+    `paper-small` and `paper-large` follow the paper: drawn tokens, ten draws, uniform masks,
+    no level conditioning, constant learning rate after the warm-up. `small` and `base` have the
+    same sizes and every improvement that was measured to help, each an option of its own.
+
+    Examples
+    --------
+    >>> preset("paper-large").network.width, preset("paper-large").inference.num_draws
+    (256, 10)
+    >>> preset("small").tokenizer.interpolated
+    True
+    """
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
+    size = _LARGE if name in ("paper-large", "base") else _SMALL
+    if name.startswith("paper"):
+        paper = ModelConfig().change(
+            interpolated=False,
+            # The paper names no smallest range; this only keeps flat windows finite.
+            min_range=1e-3,
+            level_conditioning=False,
+            interpolation_prior=False,
+            matched_time=False,
+            mixed_masks=False,
+            cosine=False,
+            num_draws=10,
+        )
+        return paper.change(**size)
+    if name == "base":
+        return ModelConfig().change(**size, max_steps=6_000, warmup_steps=500)
+    # Two CPU cores make about one step a second at batch 256; many small steps learn faster.
+    return ModelConfig().change(
+        **{**size, "dropout": 0.1},
+        batch_size=32,
+        max_steps=2_000,
+        learning_rate=1e-3,
+        warmup_steps=100,
+        ema_decay=0.99,
+        validate_every=100,
+    )

@@ -1,0 +1,209 @@
+"""The masked diffusion process: schedule, forward corruption, objective and reverse steps.
+
+Pure functions; the network is passed in. B windows, T steps, V variates, K output bins.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mdtim.config import DiffusionConfig
+from mdtim.distribution import BinDistribution
+from mdtim.network import FactorizedDiT, Tokens
+from mdtim.tokenizer import Tokenizer, WindowScale, bridge, window_scale
+
+EPSILON = 1e-3
+
+
+def total_noise(time: Tensor) -> Tensor:
+    """Log-linear schedule σ(t) = -log(1 - (1-ε)t): a cell is masked with probability (1-ε)t."""
+    return -torch.log1p(-(1 - EPSILON) * time)
+
+
+def loss_weight(time: Tensor) -> Tensor:
+    """w(t) = σ'(t) / (exp σ(t) - 1), which is 1 / t."""
+    sigma = total_noise(time)
+    rate = (1 - EPSILON) / (1 - (1 - EPSILON) * time)
+    return rate / torch.expm1(sigma)
+
+
+def stratified_times(count: int, generator: torch.Generator) -> Tensor:
+    """Times of a batch, one from each of `count` equal slices of [ε, 1]."""
+    device = generator.device
+    offset = torch.rand(count, generator=generator, device=device)
+    even = (torch.arange(count, device=device) + offset) / count
+    return EPSILON + (1 - EPSILON) * even
+
+
+def tokenize(
+    tokenizer: Tokenizer,
+    values_BTV: Tensor,
+    visible_BTV: Tensor,
+    *,
+    time_B: Tensor | None = None,
+    noise_BTV: Tensor | None = None,
+    scale: WindowScale | None = None,
+) -> tuple[Tokens, WindowScale]:
+    """Build the network's input from what is visible, and only from that.
+
+    Parameters
+    ----------
+    values_BTV : standardized values, anything finite where not visible
+    visible_BTV : bool
+    time_B : diffusion time to condition on; None is the actual masked share of each window
+    noise_BTV : for drawn tokens (see :meth:`Tokenizer.encode`)
+    scale : a scale to keep (that of the anchors, in the reverse process) instead of a new one
+    """
+    if scale is None:
+        scale = window_scale(values_BTV, visible_BTV, tokenizer.config.min_range)
+    x_BTV = torch.where(visible_BTV, scale.normalize(values_BTV), 0.0)
+    if time_B is None:
+        time_B = 1 - visible_BTV.to(values_BTV.dtype).mean((1, 2))
+    tokens = Tokens(
+        coordinates_BTV=tokenizer.encode(x_BTV, visible_BTV, noise_BTV),
+        sigma_B=total_noise(time_B),
+        level_BV3=scale.level_BV3(),
+        bridge=bridge(x_BTV, visible_BTV),
+    )
+    return tokens, scale
+
+
+def soft_label_offsets(config: DiffusionConfig) -> tuple[list[int], list[float]]:
+    """Bins reached by a soft label, as offsets from the target, and their unnormalized weights."""
+    offsets = list(range(-config.label_width, config.label_width + 1))
+    return offsets, [math.exp(-(offset**2) / config.label_variance) for offset in offsets]
+
+
+def soft_cross_entropy(logits: Tensor, target: Tensor, config: DiffusionConfig) -> Tensor:
+    """Cross-entropy to the ordinal soft label around `target`, without building the label.
+
+    Parameters
+    ----------
+    logits : (..., K)
+    target : (...,) float coordinates 0..K-1. A whole number y is the label s(y) of the paper; a
+        coordinate between two is their mix, the expectation over stochastic discretization.
+
+    Returns
+    -------
+    (...,) -⟨s, log p⟩
+    """
+    num_bins = logits.shape[-1]
+    offsets, weights = soft_label_offsets(config)
+    lower = target.floor()
+    upper_share = target - lower
+    picked = torch.zeros_like(target)
+    for whole, share in ((lower, 1 - upper_share), (lower + 1, upper_share)):
+        index = whole.long()
+        score, total = torch.zeros_like(target), torch.zeros_like(target)
+        for offset, weight in zip(offsets, weights, strict=True):
+            place = index + offset
+            inside = weight * ((place >= 0) & (place < num_bins)).to(logits.dtype)
+            logit = logits.gather(-1, place.clamp(0, num_bins - 1)[..., None]).squeeze(-1)
+            score, total = score + inside * logit, total + inside
+        picked = picked + share * score / total.clamp_min(1e-12)
+    return logits.logsumexp(-1) - picked
+
+
+def spectral_distance(difference_BTV: Tensor) -> Tensor:
+    """(B, V) L1 norm of the orthonormal Fourier transform along the steps, mean over frequencies.
+
+    Estimate and truth enter as their difference, since the transform is linear. Up to 512 steps
+    it is two real matrix products, which compilers fuse; the fast transform beyond.
+    """
+    num_steps = difference_BTV.shape[1]
+    num_half = num_steps // 2 + 1
+    index = torch.arange(num_half, device=difference_BTV.device)
+    # A real signal's other half mirrors this one.
+    twice = 2 - ((index == 0) | (2 * index == num_steps)).to(difference_BTV.dtype)
+    if num_steps <= 512:
+        step = torch.arange(num_steps, device=difference_BTV.device)
+        angle = (2 * math.pi / num_steps) * ((index[:, None] * step) % num_steps)
+        angle = angle.to(difference_BTV.dtype)
+        real = torch.einsum("ft,btv->bfv", angle.cos(), difference_BTV)
+        imaginary = torch.einsum("ft,btv->bfv", angle.sin(), difference_BTV)
+    else:
+        transform = torch.fft.rfft(difference_BTV, dim=1)
+        real, imaginary = transform.real, transform.imag
+    total = ((real.abs() + imaginary.abs()) * twice[:, None]).sum(1)
+    mean: Tensor = total / num_steps**1.5
+    return mean
+
+
+def masked_loss(
+    network: FactorizedDiT,
+    tokenizer: Tokenizer,
+    config: DiffusionConfig,
+    *,
+    values_BTV: Tensor,
+    observed_BTV: Tensor,
+    hidden_BTV: Tensor,
+    time_B: Tensor,
+    input_noise_BTV: Tensor | None,
+    target_noise_BTV: Tensor | None,
+) -> Tensor:
+    """Ordinal-spectral objective of one batch: a scalar.
+
+    Missing cells (not observed) are `[MASK]` in the input, never targets, never in a statistic.
+    """
+    visible_BTV = observed_BTV & ~hidden_BTV
+    scored = (observed_BTV & hidden_BTV).to(values_BTV.dtype)
+    tokens, scale = tokenize(
+        tokenizer,
+        values_BTV,
+        visible_BTV,
+        time_B=None if config.matched_time else time_B,
+        noise_BTV=input_noise_BTV,
+    )
+    output = network(tokens)
+    reach = tokenizer.config.output_range
+    x_BTV = scale.normalize(values_BTV).clamp(-reach, reach)
+    if network.config.continuous:
+        estimate = output.squeeze(-1)
+        loss_BTV = (estimate - x_BTV) ** 2
+    else:
+        estimate = F.softmax(output, dim=-1) @ network.centers
+        target = tokenizer.target(x_BTV, target_noise_BTV)
+        loss_BTV = soft_cross_entropy(output, target, config)
+    weight_B = loss_weight(time_B)
+    num_cells = observed_BTV.sum().clamp_min(1)
+    loss: Tensor = (weight_B[:, None, None] * scored * loss_BTV).sum() / num_cells
+    if config.spectral_weight:
+        distance_BV = spectral_distance(scored * (estimate - x_BTV))
+        # Per cell, like the first term: a window of T cells has T frequencies.
+        cells_B = observed_BTV.shape[1] * weight_B
+        loss = loss + config.spectral_weight * (cells_B[:, None] * distance_BV).sum() / num_cells
+    return loss
+
+
+def reverse_step(
+    distribution: BinDistribution,
+    masked_BTV: Tensor,
+    *,
+    time: float,
+    next_time: float,
+    reveal_BTV: Tensor,
+    pick_BTV: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """One step of the reverse kernel, from `time` down to `next_time`.
+
+    A masked cell is unmasked with probability (α_s - α_t) / (1 - α_t); its value is then drawn from
+    the predicted distribution, which has no `[MASK]` entry (zero-masking). Unmasked cells are
+    carried over: they are never in the returned mask.
+
+    Parameters
+    ----------
+    reveal_BTV, pick_BTV : uniform numbers in [0, 1)
+
+    Returns
+    -------
+    revealed_BTV : bool, a subset of `masked_BTV`
+    drawn_BTV : values, meaningful where revealed
+    """
+    kept, kept_next = 1 - (1 - EPSILON) * time, 1 - (1 - EPSILON) * next_time
+    # At the last step the ε that the schedule never masks is unmasked too.
+    chance = 1.0 if next_time <= 0 else (kept_next - kept) / (1 - kept)
+    return masked_BTV & (reveal_BTV < chance), distribution.quantile(pick_BTV)

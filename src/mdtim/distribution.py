@@ -1,0 +1,184 @@
+"""What the network says about a cell: a distribution over equally spaced bins.
+
+The mass of a bin is spread evenly over it, so the distribution function is piecewise linear;
+mean, spread, quantiles, samples and CRPS below are all exact for that one function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class BinDistribution:
+    """One distribution per cell; `...` is any shape of cells, K the number of bins."""
+
+    probs: Tensor
+    """(..., K) float, sums to one over the last axis."""
+    low: Tensor
+    """(...,) float64, centre of the first bin, in the units of the data."""
+    step: Tensor
+    """(...,) float64, distance of neighbouring centres; zero for a known constant."""
+
+    @classmethod
+    def join(cls, parts: Sequence[BinDistribution]) -> BinDistribution:
+        """Distributions of several sets of cells, one after the other."""
+        return cls(
+            torch.cat([part.probs for part in parts]),
+            torch.cat([part.low for part in parts]),
+            torch.cat([part.step for part in parts]),
+        )
+
+    def _index_moment(self, power: int) -> Tensor:
+        index = torch.arange(self.probs.shape[-1], device=self.probs.device, dtype=torch.float64)
+        return (self.probs.double() * index**power).sum(-1)
+
+    def mean(self) -> Tensor:
+        """(...,) expectation: the filled value."""
+        return self.low + self.step * self._index_moment(1)
+
+    def std(self) -> Tensor:
+        """(...,) standard deviation, bin width included."""
+        variance = self._index_moment(2) - self._index_moment(1) ** 2 + 1 / 12
+        return self.step * variance.clamp_min(0).sqrt()
+
+    def quantile(self, level: Tensor | float) -> Tensor:
+        """(...,) value below which a share `level` of the mass lies.
+
+        Parameters
+        ----------
+        level : float or (...,) tensor, in [0, 1]
+        """
+        cumulative = self.probs.double().cumsum(-1)
+        cumulative = cumulative / cumulative[..., -1:]
+        wanted = torch.as_tensor(level, dtype=torch.float64, device=self.probs.device)
+        wanted = wanted.expand(self.low.shape)[..., None].contiguous()
+        index = torch.searchsorted(cumulative.contiguous(), wanted).clamp_max(
+            self.probs.shape[-1] - 1
+        )
+        upper = cumulative.gather(-1, index)
+        lower = torch.where(index > 0, cumulative.gather(-1, (index - 1).clamp_min(0)), 0.0)
+        inside = ((wanted - lower) / (upper - lower).clamp_min(1e-300)).clamp(0, 1)
+        return self.low + self.step * (index + inside - 0.5).squeeze(-1)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """(...,) probability of being at most `value`."""
+        position = self._position(value)[..., None]
+        index = torch.arange(self.probs.shape[-1], device=self.probs.device)
+        return (self.probs.double() * (position - index).clamp(0, 1)).sum(-1)
+
+    def crps(self, truth: Tensor) -> Tensor:
+        """(...,) continuous ranked probability score, in the units of the data."""
+        probs = self.probs.double()
+        after = probs.cumsum(-1)
+        before = after - probs
+        position = self._position(truth)
+        index = torch.arange(probs.shape[-1], device=probs.device)
+        share = (position[..., None] - index).clamp(0, 1)
+        middle = before + share * probs
+        # Integral of a linear function squared over a piece: width (a² + ab + b²) / 3.
+        below = share * (before**2 + before * middle + middle**2)
+        rest, end = 1 - middle, 1 - after
+        above = (1 - share) * (rest**2 + rest * end + end**2)
+        inside = (below + above).sum(-1) / 3
+        outside = (-position).clamp_min(0) + (position - probs.shape[-1]).clamp_min(0)
+        binned = self.step * (inside + outside)
+        return torch.where(self.step > 0, binned, (truth - self.low).abs())
+
+    def recalibrated(self, calibration: Calibration) -> BinDistribution:
+        """Map every cumulative probability to the share that validation really saw below it."""
+        cumulative = self.probs.double().cumsum(-1)
+        mapped = calibration.apply((cumulative / cumulative[..., -1:]).clamp(0, 1))
+        probs = mapped.diff(dim=-1, prepend=torch.zeros_like(mapped[..., :1]))
+        return BinDistribution(probs.to(self.probs.dtype), self.low, self.step)
+
+    def _position(self, value: Tensor) -> Tensor:
+        """Distance from the lower edge of the first bin, in bins."""
+        step = torch.where(self.step > 0, self.step, 1.0)
+        return (value.double() - self.low) / step + 0.5
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A monotone map of probabilities that makes intervals cover what they promise.
+
+    `predicted[i]` is a level of the network's distribution function, `actual[i]` the share of
+    validation cells at or below it; linear between the knots. Both run from 0 to 1.
+    """
+
+    predicted: tuple[float, ...]
+    actual: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, levels: Tensor, num_knots: int = 41) -> Calibration:
+        """Fit from (C,) levels F(truth) of C validation cells; uniform levels give the identity.
+
+        With few cells there are few knots: a knot should stand on about thirty.
+        """
+        num_knots = max(2, min(num_knots, levels.numel() // 30 + 2))
+        actual = torch.linspace(0, 1, num_knots, dtype=torch.float64)
+        predicted = torch.quantile(_thinned(levels.double().flatten().cpu()), actual)
+        # The ends carry no mass beyond what was seen; strictly rising keeps the map invertible.
+        predicted[0], predicted[-1] = 0.0, 1.0
+        ramp = torch.linspace(0, 1e-6, num_knots, dtype=torch.float64)
+        predicted = (predicted.cummax(0).values + ramp) / (1 + 1e-6)
+        return cls(tuple(predicted.tolist()), tuple(actual.tolist()))
+
+    def apply(self, levels: Tensor) -> Tensor:
+        """Map predicted levels to actual ones, elementwise."""
+        predicted = torch.tensor(self.predicted, dtype=levels.dtype, device=levels.device)
+        actual = torch.tensor(self.actual, dtype=levels.dtype, device=levels.device)
+        index = torch.searchsorted(predicted, levels.contiguous()).clamp(1, len(predicted) - 1)
+        x0, x1, y0, y1 = predicted[index - 1], predicted[index], actual[index - 1], actual[index]
+        return (y0 + (levels - x0) / (x1 - x0) * (y1 - y0)).clamp(0, 1)
+
+
+def _thinned(levels: Tensor, limit: int = 1_000_000) -> Tensor:
+    # torch.quantile refuses very large inputs; an even subset has the same quantiles.
+    return levels[:: -(-levels.numel() // limit)] if levels.numel() > limit else levels
+
+
+def mix(
+    weights: Tensor, probs: Tensor, low: Tensor, step: Tensor
+) -> tuple[BinDistribution, Tensor]:
+    """Mix several distributions of each cell into one on a common grid.
+
+    Every mass point is split between its two neighbours on the new grid in proportion to their
+    nearness, as stochastic discretization does, so the mean is kept exactly.
+
+    Parameters
+    ----------
+    weights : (C, P) float64
+        Weight of part p for cell c; zero for a part that is not there.
+    probs : (C, P, K)
+    low, step : (C, P) float64
+
+    Returns
+    -------
+    distribution : BinDistribution over C cells with K bins
+    mean : (C,) float64, from the parts themselves
+    """
+    num_bins = probs.shape[-1]
+    share = weights / weights.sum(1, keepdim=True)
+    present = weights > 0
+    new_low = torch.where(present, low, torch.inf).amin(1)
+    high = torch.where(present, low + step * (num_bins - 1), -torch.inf).amax(1)
+    new_step = (high - new_low) / (num_bins - 1)
+    safe_step = torch.where(new_step > 0, new_step, 1.0)
+
+    index = torch.arange(num_bins, device=probs.device, dtype=torch.float64)
+    points = torch.where(present, low, 0.0)[..., None] + step[..., None] * index
+    mass = probs.double() * share[..., None]
+    mean = (share * torch.where(present, BinDistribution(probs, low, step).mean(), 0.0)).sum(1)
+    position = ((points - new_low[:, None, None]) / safe_step[:, None, None]).clamp(0, num_bins - 1)
+    position = torch.where(present[..., None], position, 0.0)
+    below = position.floor().clamp_max(num_bins - 2).long()
+    upper_share = position - below
+    mixed = torch.zeros(len(probs), num_bins, dtype=torch.float64, device=probs.device)
+    mixed.scatter_add_(1, below.flatten(1), (mass * (1 - upper_share)).flatten(1))
+    mixed.scatter_add_(1, (below + 1).flatten(1), (mass * upper_share).flatten(1))
+    return BinDistribution(mixed.to(probs.dtype), new_low, new_step), mean

@@ -1,0 +1,276 @@
+"""Tables in files: CSV, compressed or not, and Parquet, read faithfully and written at once."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import lzma
+import os
+import re
+import secrets
+import shutil
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+_SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+_COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+_PARQUET = (".parquet", ".pq")
+_DAMAGE = (pa.ArrowException, OSError, EOFError, zlib.error, lzma.LZMAError)
+# Missing numbers as pandas reads them; in columns of text these are text like any other.
+_MISSING = pa.array(
+    ["", "#N/A", "#NA", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"]
+)
+_NULLABLE = {
+    getattr(pa, name.lower())(): pd.api.types.pandas_dtype(name)
+    for name in ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
+}
+_UNNAMED = re.compile(r"Unnamed: \d+")
+
+
+def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
+    r"""Read a table from .csv, .tsv, .txt (also .gz, .bz2, .xz, .zst) or .parquet, .pq.
+
+    Numbers of a text file are read exactly. Integers with missing cells become nullable Int64;
+    digits with leading zeros, dates, true and false remain text as in the file.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file, it is damaged or empty, or its suffix is unknown.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "table.csv"
+    >>> _ = path.write_text("zip,count,level\n007,1,0.1\n008,,NA\n")
+    >>> print(read_frame(path))
+       zip  count  level
+    0  007      1    0.1
+    1  008   <NA>    NaN
+    """
+    path = Path(path).expanduser()
+    form, compression = _form(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a file in it")
+    if not path.exists():
+        raise ValueError(f"there is no file {path}; check its name and folder")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty; expected a table with a header")
+    try:
+        if form in _PARQUET:
+            frame = _read_parquet(path)
+        else:
+            with _opened(path, compression, "rb") as file:
+                raw = file.read()
+            frame = _parse(raw, form, path)
+    except _DAMAGE as error:
+        raise ValueError(
+            f"{path} cannot be read, it may be damaged or cut short; write it again ({error})"
+        ) from error
+    if frame.empty:
+        raise ValueError(f"{path} holds a header but no rows; expected at least one")
+    return frame
+
+
+def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+    """Write a table in the format of the suffix, whole or not at all.
+
+    A time index or a named one becomes the first column of a text file, numbering does not.
+    """
+    path = Path(path).expanduser()
+    form, compression = _form(path)
+    with atomic_path(path) as temporary:
+        if form in _PARQUET:
+            frame.to_parquet(temporary)
+            return
+        header = ["" if _UNNAMED.fullmatch(str(name)) else str(name) for name in frame.columns]
+        has_index = _is_worth_writing(frame.index)
+        is_time = isinstance(frame.index, (pd.DatetimeIndex, pd.PeriodIndex))
+        label = "time" if is_time and frame.index.name is None and "time" not in header else None
+        with (
+            _opened(temporary, compression, "wb") as file,
+            io.TextIOWrapper(file, encoding="utf-8", newline="") as text,
+        ):
+            frame.to_csv(
+                text,
+                sep=_SEPARATORS[form],
+                header=header,
+                index=has_index,
+                index_label=label,
+                lineterminator="\n",
+            )
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Offer a temporary path in the same folder, for a file or a folder, to be renamed at the end.
+
+    On an error what was written is removed and an existing target stays as it was.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "report.html"
+    >>> with atomic_path(target) as temporary:
+    ...     _ = temporary.write_text("done")
+    >>> target.read_text()
+    'done'
+    """
+    # A link stays a link: what it points to is replaced.
+    target = Path(os.path.realpath(Path(path).expanduser()))
+    if not target.parent.is_dir():
+        raise ValueError(f"there is no folder {target.parent} to write {target.name} to; create it")
+    token = secrets.token_hex(4)
+    # Some writers go by the suffix, hence the name last.
+    temporary = target.with_name(f".{token}-{target.name}")
+    former = target.with_name(f".{token}-former-{target.name}")
+    try:
+        yield temporary
+        if temporary.is_dir() and target.is_dir():
+            os.replace(target, former)  # a folder does not replace one that has files in it
+        elif target.is_dir():
+            raise ValueError(f"{target} is a folder; name a file to write to")
+        elif target.exists() and temporary.is_file():
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
+    except BaseException:
+        if former.exists() and not target.exists():
+            os.replace(former, target)
+        raise
+    finally:
+        for leftover in (temporary, former):
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink(missing_ok=True)
+
+
+def _form(path: Path) -> tuple[str, str]:
+    """Suffix of the format and suffix of the compression."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compression = suffixes.pop() if suffixes and suffixes[-1] in _COMPRESSIONS else ""
+    form = suffixes[-1] if suffixes else ""
+    if form in _SEPARATORS or (form in _PARQUET and not compression):
+        return form, compression
+    raise ValueError(
+        f"{path} ends in {form + compression or 'no suffix'!r}; expected one of "
+        f"{', '.join((*_SEPARATORS, *_PARQUET))}, text also with {', '.join(_COMPRESSIONS)}"
+    )
+
+
+@contextmanager
+def _opened(path: Path, compression: str, mode: str) -> Iterator[Any]:
+    """Open a file of bytes, compressed or not."""
+    if compression == ".zst":
+        opener = pa.input_stream if mode == "rb" else pa.output_stream
+        with opener(str(path), compression="zstd") as file:
+            yield file
+        return
+    with open(path, mode) as plain:
+        if compression == ".gz":  # neither the temporary name nor the date get into the file
+            with gzip.GzipFile("", mode, fileobj=plain, mtime=0) as file:
+                yield file
+        elif compression:
+            opener = bz2.open if compression == ".bz2" else lzma.open
+            with opener(plain, mode) as file:
+                yield file
+        else:
+            yield plain
+
+
+def _is_worth_writing(index: pd.Index[Any]) -> bool:
+    if any(name is not None for name in index.names):
+        return True
+    return not pd.api.types.is_integer_dtype(index.dtype)
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    table = pa.parquet.read_table(path, partitioning=None)
+    frame: pd.DataFrame = table.to_pandas()
+    for name in frame.columns.intersection(table.column_names):
+        column = table.column(name)
+        if column.null_count and column.type in _NULLABLE and frame[name].dtype.kind == "f":
+            frame[name] = column.to_pandas(types_mapper=_NULLABLE.get).array
+    return frame
+
+
+def _parse(raw: bytes, form: str, path: Path) -> pd.DataFrame:
+    raw = _as_utf8(raw, path).lstrip(b"\r\n")
+    if not raw.strip():
+        raise ValueError(f"{path} is empty; expected a table with a header")
+    line = raw.partition(b"\n")[0].decode("utf-8").rstrip("\r")
+    separator = "\t" if form == ".tsv" else _separator(line)
+    header = next(csv.reader([line], delimiter=separator))
+    repeated = sorted({name for name in header if name and header.count(name) > 1})
+    if repeated:
+        raise ValueError(f"{path} has several columns called {', '.join(repeated)}; rename them")
+    table = pa.csv.read_csv(
+        pa.py_buffer(raw),
+        read_options=pa.csv.ReadOptions(column_names=_column_names(header), skip_rows=1),
+        parse_options=pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+        convert_options=pa.csv.ConvertOptions(
+            column_types=dict.fromkeys(_column_names(header), pa.string()),
+            null_values=[""],
+            strings_can_be_null=True,
+        ),
+    )
+    last = [str(column[-1]) for column in table.columns] if table.num_rows else []
+    if raw.count(b'"') % 2 and any("\n" in cell for cell in last):
+        raise ValueError(f"{path} opens a quote that never ends; close it or remove it")
+    columns = zip(table.column_names, table.columns, strict=True)
+    decimal_comma = separator == ";"
+    return pd.DataFrame({name: _typed(column, decimal_comma) for name, column in columns})
+
+
+def _as_utf8(raw: bytes, path: Path) -> bytes:
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        try:
+            return raw.decode("utf-16").encode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is broken UTF-16 text; save it as UTF-8") from error
+    if b"\0" in raw:
+        raise ValueError(f"{path} holds binary data, expected text; check its suffix")
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1").encode("utf-8")
+    return raw.removeprefix(b"\xef\xbb\xbf")
+
+
+def _separator(line: str) -> str:
+    """Tell the separator by which the header falls into the most columns."""
+    return max(",;\t|", key=lambda sign: len(next(csv.reader([line], delimiter=sign))))
+
+
+def _column_names(header: list[str]) -> list[str]:
+    return [name or f"Unnamed: {position}" for position, name in enumerate(header)]
+
+
+def _typed(column: pa.ChunkedArray, decimal_comma: bool) -> Any:
+    """(R,) text as integers or floats where all of it is such, otherwise as it is."""
+    numbers = pc.utf8_trim_whitespace(column)
+    numbers = pc.if_else(pc.is_in(numbers, _MISSING), None, numbers)
+    if decimal_comma:
+        numbers = pc.replace_substring_regex(numbers, r"^([+-]?\d*),(\d+)$", r"\1.\2")
+    is_integer = pc.all(pc.match_substring_regex(numbers, r"^[+-]?\d+$")).as_py()
+    try:
+        if not is_integer:  # or None, if all are missing
+            return pc.cast(numbers, pa.float64()).to_pandas()
+        # Leading zeros mean a code, more digits than int64 holds mean one as well.
+        if not pc.any(pc.match_substring_regex(numbers, r"^[+-]?0\d")).as_py():
+            whole = pc.cast(pc.replace_substring_regex(numbers, r"^\+", ""), pa.int64())
+            return whole.to_pandas(types_mapper=_NULLABLE.get if whole.null_count else None)
+    except pa.ArrowInvalid:
+        pass
+    return column.to_pandas()

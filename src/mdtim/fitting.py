@@ -1,0 +1,177 @@
+"""From a panel to a trained, validated and calibrated network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mdtim.baselines.simple import linear
+from mdtim.config import ModelConfig
+from mdtim.distribution import Calibration
+from mdtim.inference import Predictor
+from mdtim.masks import MaskMix
+from mdtim.missingness import points_and_runs
+from mdtim.network import FactorizedDiT
+from mdtim.panel import BoolArray, Panel, gap_lengths
+from mdtim.series import DeviceSeries, DeviceWindows
+from mdtim.training import Progress, Trainer, TrainingData, validation_batches
+from mdtim.windows import WindowIndex, hold_out
+
+VALIDATION_RATE = 0.2
+"""Share of the observed validation cells that are hidden to be predicted."""
+MAX_VALIDATION_WINDOWS = 256
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """How a fit went. Errors are in units of each column's std, over held-out hidden cells."""
+
+    reason: str
+    """Why training stopped."""
+    steps: int
+    best_step: int
+    seconds: float
+    parameters: int
+    validation_mae: float | None
+    """None where there was nothing to validate on."""
+    linear_mae: float | None
+    """Linear interpolation over the same cells."""
+    validation_crps: float | None
+    coverage90: float | None
+    """Share of the validation cells inside their 90 % interval, before calibration."""
+    held_out: bool
+    """False: the table was too small to spare rows, so validation saw the training windows."""
+
+    @classmethod
+    def nothing_to_learn(cls) -> FitReport:
+        """Report of a table without a single varying column."""
+        return cls("no column varies", 0, 0, 0.0, 0, None, None, None, None, False)
+
+    @property
+    def better_than_linear(self) -> bool:
+        """Whether the model beats linear interpolation on the validation cells."""
+        return (
+            self.validation_mae is not None
+            and self.linear_mae is not None
+            and self.validation_mae < self.linear_mae
+        )
+
+
+def fit_network(
+    panel: Panel,
+    standardized: NDArray[np.float32],
+    config: ModelConfig,
+    window: int,
+    *,
+    device: torch.device,
+    seed: int,
+    validation_share: float,
+    max_seconds: float | None,
+    checkpoint: Path | None,
+    checkpoint_every: int,
+    on_step: Callable[[Progress, float], None] | None,
+) -> tuple[FactorizedDiT, Calibration | None, FitReport]:
+    """Train on the panel's windows, hold some out, calibrate on them.
+
+    Parameters
+    ----------
+    panel : Panel of the varying variates
+    standardized : (N, V) float32, its values, NaN where missing
+    """
+    generator = np.random.default_rng(seed)
+    observed = panel.observed
+    _, _, lengths = gap_lengths(observed, panel.offsets)
+    training, validation = hold_out(panel.offsets, window, validation_share, generator)
+    if len(validation) > MAX_VALIDATION_WINDOWS:
+        chosen = generator.permutation(len(validation))[:MAX_VALIDATION_WINDOWS]
+        validation = validation.take(np.sort(chosen))
+    hidden_NV = points_and_runs(observed, panel.offsets, VALIDATION_RATE, generator, lengths)
+    series = DeviceSeries.put(standardized, device)
+    held = DeviceWindows.put(validation, device)
+    hidden = DeviceSeries.put(hidden_NV.astype(np.float32), device)
+    data = TrainingData(
+        series,
+        DeviceWindows.put(training, device),
+        held,
+        hidden.gather(held.starts, held.ends, window).values_BTV > 0,
+        MaskMix.from_config(
+            config.diffusion,
+            torch.from_numpy(lengths).float().to(device) if len(lengths) else None,
+            _joint_share(observed),
+        ),
+    )
+    torch_generator_state = torch.random.get_rng_state()
+    torch.manual_seed(seed)
+    network = FactorizedDiT(config.network, config.tokenizer, len(panel.variates)).to(device)
+    torch.random.set_rng_state(torch_generator_state)
+    trainer = Trainer(network, config, data, seed, compile_step=device.type == "cuda")
+    if checkpoint is not None and checkpoint.exists():
+        trainer.resume(checkpoint)
+    reason = trainer.run(
+        max_seconds=max_seconds,
+        on_step=on_step,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+    )
+    progress = trainer.progress
+    calibration, crps, coverage = _calibrate(Predictor(network, config, seed), data)
+    num_scored = int((data.hidden_WTV).sum())
+    report = FitReport(
+        reason=reason,
+        steps=progress.step,
+        best_step=progress.best_step,
+        seconds=progress.seconds,
+        parameters=sum(parameter.numel() for parameter in network.parameters()),
+        validation_mae=progress.best_mae if num_scored else None,
+        linear_mae=_linear_mae(standardized, panel, validation, hidden_NV) if num_scored else None,
+        validation_crps=crps,
+        coverage90=coverage,
+        held_out=len(validation) > 0 and not _overlaps(training, validation),
+    )
+    return network, calibration, report
+
+
+def _joint_share(observed: BoolArray) -> float:
+    """Share of the missing cells that lie in rows where every variate is missing."""
+    missing = ~observed
+    return float(missing[missing.all(axis=1)].sum() / max(missing.sum(), 1))
+
+
+def _overlaps(training: WindowIndex, validation: WindowIndex) -> bool:
+    return bool(np.isin(validation.starts, training.starts).any())
+
+
+def _calibrate(
+    predictor: Predictor, data: TrainingData
+) -> tuple[Calibration | None, float | None, float | None]:
+    """Calibration from the validation cells, and CRPS and 90 % coverage before it."""
+    levels, scores = [], []
+    for truth, scored, distribution in validation_batches(predictor, data):
+        levels.append(distribution.cdf(truth)[scored].cpu())
+        scores.append(distribution.crps(truth)[scored].cpu())
+    level = torch.cat(levels) if levels else torch.zeros(0)
+    if not level.numel():
+        return None, None, None
+    inside = (level >= 0.05) & (level <= 0.95)
+    return Calibration.fit(level), float(torch.cat(scores).mean()), float(inside.double().mean())
+
+
+def _linear_mae(
+    standardized: NDArray[np.float32], panel: Panel, validation: WindowIndex, hidden: BoolArray
+) -> float:
+    """Error of linear interpolation over the hidden cells of the validation windows.
+
+    It sees the whole series but for the hidden cells of the validation rows: more than the window.
+    """
+    inside = np.zeros(len(standardized), dtype=bool)
+    for start, end in zip(validation.starts, validation.ends, strict=True):
+        inside[start : min(start + validation.length, end)] = True
+    scored = hidden & inside[:, None]
+    truth = standardized.astype(np.float64)
+    filled = linear(np.where(scored, np.nan, truth), panel.offsets)
+    return float(np.abs(filled - truth)[scored].mean())

@@ -1,0 +1,172 @@
+"""Distances in time: how many steps lie between the rows of a series."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pandas.tseries.frequencies import to_offset
+
+from mdtim.clock import Clock
+from mdtim.panel import BoolArray, IntArray
+
+_MAX_ROWS = 50_000_000
+_MAX_GROWTH = 3
+_TOLERANCE = 0.01
+_DAY = 86_400 * 10**9
+
+
+class Grid(NamedTuple):
+    """R sorted rows laid out among N equally spaced ones."""
+
+    steps: IntArray
+    """(R,) rows from each to the next: 1, and one more for each skipped step."""
+    ticks: IntArray | None
+    """(N,) nanoseconds since 1970 in UTC; None for a numeric time column."""
+    seconds: float | None
+    """Length of one step."""
+    note: str | None = None
+    """Why rows had to be taken as equal steps."""
+
+
+def infer_grid(clock: Clock, order: IntArray, joined: BoolArray, label: str) -> Grid:
+    """Lay sorted rows out in steps of the most common distance, or as equal steps.
+
+    Parameters
+    ----------
+    clock : (R,) times
+    order : (R,) rows by series, then time
+    joined : (R - 1,) True where two neighbours in this order belong to one series
+    label : how messages call the time
+    """
+    steps = np.ones(len(order), dtype=np.int64)
+    note = None
+    if joined.any():
+        regular, note = _regular_steps(clock, order, joined, label)
+        if regular is not None:
+            steps[:-1][joined] = regular
+    if clock.stamps is None:
+        return Grid(steps, None, None, note)
+    known = clock.ticks[order]
+    width = np.zeros_like(known)
+    width[:-1][joined] = np.diff(known)[joined] // steps[:-1][joined]
+    ticks = np.repeat(known, steps) + _within(steps) * np.repeat(width, steps)
+    seconds = float(np.median(width[:-1][joined])) / 1e9 if joined.any() else None
+    return Grid(steps, ticks, seconds, note)
+
+
+def _within(steps: IntArray) -> IntArray:
+    """(N,) 0, 1, 2, ... anew from each row that the table holds."""
+    return np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
+
+
+def _regular_steps(
+    clock: Clock, order: IntArray, joined: BoolArray, label: str
+) -> tuple[IntArray | None, str | None]:
+    """Whole steps between neighbours of one series, or None and why there are none."""
+    too_sparse = False
+    for ticks in _readings(clock, order, joined):
+        distances = np.diff(ticks)[joined]
+        if distances.min() <= 0:  # local time that was set back
+            continue
+        found, counts = np.unique(distances, return_counts=True)
+        for step in dict.fromkeys((found[counts.argmax()], found[0])):
+            steps = np.rint(distances / step)
+            if (np.abs(distances - steps * step) > _TOLERANCE * step).any():
+                continue
+            if steps.sum() + np.sum(~joined) + 1 <= _MAX_GROWTH * len(order):
+                return steps.astype(np.int64), None
+            too_sparse = True
+    if too_sparse:
+        why = f"{label} skips more steps than {_MAX_GROWTH} times the rows of the table"
+    else:
+        distances = np.sort(np.diff(clock.ticks[order])[joined])
+        middle, last = distances[len(distances) // 2], distances[-1]
+        if clock.stamps is not None:
+            middle, last = pd.Timedelta(middle, "ns"), pd.Timedelta(last, "ns")
+        why = f"{label} is not equally spaced: steps of {middle} but also, for instance, {last}"
+    return None, f"{why}; the rows are taken as equal steps. Resample the table, or give freq"
+
+
+def _readings(clock: Clock, order: IntArray, joined: BoolArray) -> Iterator[NDArray[Any]]:
+    """Yield times in which the rows may prove equally spaced: months, UTC, local time."""
+    if clock.stamps is None:
+        yield clock.ticks[order]
+        return
+    wall = clock.stamps.tz_localize(None)[order]
+    if np.diff(wall.asi8)[joined].min() >= 28 * _DAY:
+        # The 31st of each month is the 30th in a month of 30 days.
+        day = np.minimum(wall.day.max(), wall.days_in_month)
+        if (wall.day == day).all() and len(np.unique(wall.asi8 % _DAY)) == 1:
+            yield np.asarray(wall.year * 12 + wall.month, dtype=np.int64)
+    yield clock.ticks[order]
+    if clock.stamps.tz is not None:  # days of 23 and 25 hours are days all the same
+        yield wall.asi8
+
+
+def given_grid(clock: Clock, order: IntArray, joined: BoolArray, label: str, freq: str) -> Grid:
+    """Lay sorted rows out on the grid the user asked for; parameters as for `infer_grid`."""
+    offset = _offset(freq)
+    if clock.stamps is None:
+        raise ValueError(f"freq={freq!r} needs timestamps, but {label} holds numbers; leave it out")
+    known = clock.ticks[order]
+    is_day = isinstance(offset, pd.offsets.Day)
+    if isinstance(offset, pd.offsets.Tick) or (is_day and clock.stamps.tz is None):
+        # Days are not of one length in local time, all of these are.
+        step = int(offset.nanos)
+        apart = np.diff(known) // step
+        starts = np.append(True, ~joined)  # the grid of each series starts at its first row
+        phase = known % step
+        off_grid = phase != phase[starts][np.cumsum(starts) - 1]
+        steps = _checked_steps(clock, order, off_grid, apart, joined, label, freq)
+        ticks = np.repeat(known, steps) + _within(steps) * step
+        return Grid(steps, ticks, step / 1e9)
+    stamps = pd.date_range(clock.stamps.min(), clock.stamps.max(), freq=offset)
+    grid = stamps.as_unit("ns").asi8
+    position = np.searchsorted(grid, known)
+    off_grid = np.append(grid, -1)[position] != known
+    steps = _checked_steps(clock, order, off_grid, np.diff(position), joined, label, freq)
+    ticks = grid[np.repeat(position, steps) + _within(steps)]
+    seconds = float(np.median(np.diff(grid))) / 1e9 if len(grid) > 1 else None
+    return Grid(steps, ticks, seconds)
+
+
+def _offset(freq: str) -> pd.offsets.BaseOffset:
+    try:
+        offset = to_offset(freq)
+    except ValueError as error:
+        raise ValueError(
+            f"freq={freq!r} is not a pandas offset such as '10min', 'h', 'D' or 'MS': {error}"
+        ) from error
+    if offset.n <= 0:
+        raise ValueError(f"freq={freq!r} does not lead forward in time; give a positive step")
+    return offset
+
+
+def _checked_steps(
+    clock: Clock,
+    order: IntArray,
+    off_grid: BoolArray,
+    apart: IntArray,
+    joined: BoolArray,
+    label: str,
+    freq: str,
+) -> IntArray:
+    """(R,) steps of sorted rows from the (R - 1,) they lie apart, unless these cannot be."""
+    assert clock.stamps is not None
+    if off_grid.any():
+        row = order[np.flatnonzero(off_grid)[0]]
+        raise ValueError(
+            f"{label} has {int(off_grid.sum())} timestamps off the grid of freq={freq!r}, such as "
+            f"{clock.stamps[row]} in row {row}; give the freq of the table or resample it"
+        )
+    total = len(order) + (apart[joined] - 1.0).sum()  # in floats, which do not overflow
+    if total > _MAX_ROWS:
+        raise ValueError(
+            f"freq={freq!r} makes {total:.0f} rows out of {len(order)}, more than the limit "
+            f"of {_MAX_ROWS}; give a coarser freq"
+        )
+    return np.append(np.where(joined, apart, 1), 1)

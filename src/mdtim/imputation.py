@@ -1,0 +1,123 @@
+"""The result of filling a table: values, spread, quantiles, intervals, samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+
+from mdtim.inference import Cells
+from mdtim.panel import BoolArray, FloatArray
+from mdtim.runtime import keyed_uniform
+from mdtim.table import Table
+
+JointSampler = Callable[[int], FloatArray]
+"""sample number → (N, V) values of one joint draw, in data units."""
+
+
+class Imputation:
+    """A filled table that knows how sure it is.
+
+    Tables come back in the kind that went in: array for array, DataFrame for DataFrame. Observed
+    cells are returned as they were; their std is 0 and all their quantiles are their value.
+
+    Attributes
+    ----------
+    values
+        The filled table.
+    cells : Cells
+        The filled cells of the panel, in data units.
+    distribution : BinDistribution
+        Their distributions, calibrated.
+    """
+
+    def __init__(self, table: Table, cells: Cells, joint_sampler: JointSampler, seed: int) -> None:
+        assert cells.distribution is not None
+        self.table = table
+        self.cells = cells
+        self.distribution = cells.distribution
+        self._joint_sampler = joint_sampler
+        self._seed = seed
+        self.values: Any = table.restore(self._panel(cells.mean))
+
+    def __repr__(self) -> str:
+        left = int(np.isnan(self._panel(self.cells.mean)).sum())
+        note = f", {left} left missing" if left else ""
+        rows, variates = self.table.panel.values.shape
+        return (
+            f"Imputation({rows} steps × {variates} variates, {len(self.cells.mean)} filled{note})"
+        )
+
+    @property
+    def missing(self) -> BoolArray:
+        """(N, V) True where the panel had no value."""
+        return ~self.table.panel.observed
+
+    def _panel(self, cells: FloatArray, observed: FloatArray | None = None) -> FloatArray:
+        """(N, V) one number per filled cell, the known values (or `observed`) elsewhere."""
+        full = (self.table.panel.values if observed is None else observed).copy()
+        full[self.cells.rows, self.cells.variates] = cells
+        return full
+
+    @property
+    def std(self) -> Any:
+        """Standard deviation of every cell: 0 where observed, NaN where left missing."""
+        return self.table.arrange(self.panel_std())
+
+    def panel_std(self) -> FloatArray:
+        """(N, V) standard deviations, as :attr:`std` but in the shape of the panel."""
+        base = np.where(self.missing, np.nan, 0.0)
+        return self._panel(self.distribution.std().numpy(), base)
+
+    def panel_quantile(self, level: float) -> FloatArray:
+        """(N, V) quantiles in the shape of the panel."""
+        if not 0 < level < 1:
+            raise ValueError(f"a quantile level lies between 0 and 1, got {level}")
+        return self._panel(self.distribution.quantile(level).numpy())
+
+    def quantile(self, level: float) -> Any:
+        """Value below which the truth lies with probability `level`."""
+        return self.table.arrange(self.panel_quantile(level))
+
+    def interval(self, coverage: float = 0.9) -> tuple[Any, Any]:
+        """Central interval that holds the truth with probability `coverage`: (lower, upper)."""
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage lies between 0 and 1, got {coverage}")
+        tail = (1 - coverage) / 2
+        return self.quantile(tail), self.quantile(1 - tail)
+
+    def samples(self, count: int, *, joint: bool = False) -> list[Any]:
+        """Draw `count` filled tables.
+
+        Parameters
+        ----------
+        count : int
+        joint : bool
+            False draws every cell by itself from its own distribution. True runs the reverse
+            diffusion, so the cells of a gap fit together (and costs that many network passes).
+        """
+        if count < 1:
+            raise ValueError(f"count must be at least 1, got {count}")
+        if joint:
+            return [self.table.restore(self._joint_sampler(number)) for number in range(count)]
+        key = self.cells.rows * self.table.panel.values.shape[1] + self.cells.variates
+        drawn = []
+        for number in range(count):
+            level = keyed_uniform(self._seed, 500 + number, torch.from_numpy(key)).double()
+            cells = self.distribution.quantile(level.clamp(1e-6, 1 - 1e-6)).numpy()
+            drawn.append(self.table.restore(self._panel(cells)))
+        return drawn
+
+    def report(self, path: str | PathLike[str], evaluation: dict[str, Any] | None = None) -> None:
+        """Write a self-contained HTML page with the filled gaps and their bands.
+
+        Parameters
+        ----------
+        evaluation : scores to show beside them (`Evaluation.to_dict()`)
+        """
+        from mdtim.report import write_report
+
+        write_report(self, path, evaluation)

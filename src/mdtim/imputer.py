@@ -1,0 +1,339 @@
+"""The public estimator: a table with gaps in, a filled table out."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from mdtim.autowindow import choose_window
+from mdtim.checkpoint import load_folder, save_folder
+from mdtim.config import ModelConfig, preset
+from mdtim.fitting import FitReport, fit_network
+from mdtim.imputation import Imputation
+from mdtim.model import FittedModel, ImputationWarning
+from mdtim.panel import Panel
+from mdtim.progress import training_progress
+from mdtim.runtime import resolve_device
+from mdtim.scaling import Standardizer
+from mdtim.table import Table, TableOptions
+
+
+class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Fill the gaps of time series with a masked diffusion transformer.
+
+    Parameters
+    ----------
+    window : int or "auto"
+        Steps the network sees at once; "auto" looks at seasons, gaps and lengths.
+    preset : str or ModelConfig
+        "small", "base", "paper-small", "paper-large", or a config of your own; "auto" is `small`
+        on a CPU and `base` on a GPU.
+    time, id : str, optional
+        Names of the time column (found by itself if not given) and of the series id column.
+    freq : str, optional
+        Sampling period ("h", "10min"); missing timestamps become rows of the output.
+    columns : sequence of str, optional
+        Columns to fill; all numeric ones without.
+    inf_as_missing : bool
+        Treat ±inf as missing instead of refusing it.
+    seed : int
+        The same seed, data and machine give the same result.
+    device : str
+        "auto", "cpu", "cuda" or "cuda:N".
+    max_steps, batch_size : int, optional
+        Instead of the preset's.
+    max_minutes : float, optional
+        Time limit of `fit`. The result then depends on the machine's speed.
+    num_draws : int, optional
+        Stochastic tokenizations to average, instead of the preset's.
+    calibrate : bool
+        Correct the distributions so that intervals cover what they promise on validation cells.
+    validation_share : float
+        Share of the rows held out for early stopping, calibration and the score.
+    checkpoint : path, optional
+        Folder for checkpoints of `fit`; an existing one is resumed.
+    checkpoint_every : int
+        Steps between two checkpoints.
+    progress : bool or "auto"
+        Progress bar; "auto" shows it on a terminal.
+
+    Attributes
+    ----------
+    model_ : FittedModel
+        Network, scales and calibration.
+    report_ : FitReport
+        How the fit went: validation score beside linear interpolation, steps, reason of stopping.
+    window_ : int
+        Steps per window.
+
+    Notes
+    -----
+    Values are standardized per column in float64, cut into overlapping windows, scaled to each
+    window's own range and given to the network as ordinal tokens, missing cells as `[MASK]`. The
+    network returns a distribution for every missing cell; its mean is the filled value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mdtim import MDTIMImputer
+    >>> steps = np.arange(200)
+    >>> table = np.column_stack([np.sin(steps / 6), np.cos(steps / 6)])
+    >>> table[50:53, 0] = np.nan
+    >>> filled = MDTIMImputer(window=24, max_steps=2, progress=False).fit_transform(table)
+    >>> bool(np.isnan(filled).any()), bool((filled[:50] == table[:50]).all())
+    (False, True)
+    """
+
+    def __init__(
+        self,
+        window: int | str = "auto",
+        preset: str | ModelConfig = "auto",
+        *,
+        time: str | None = None,
+        id: str | None = None,
+        freq: str | None = None,
+        columns: Any = None,
+        inf_as_missing: bool = False,
+        seed: int = 0,
+        device: str = "auto",
+        max_steps: int | None = None,
+        batch_size: int | None = None,
+        max_minutes: float | None = None,
+        num_draws: int | None = None,
+        calibrate: bool = True,
+        validation_share: float = 0.1,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: int = 500,
+        progress: bool | str = "auto",
+    ) -> None:
+        self.window = window
+        self.preset = preset
+        self.time = time
+        self.id = id
+        self.freq = freq
+        self.columns = columns
+        self.inf_as_missing = inf_as_missing
+        self.seed = seed
+        self.device = device
+        self.max_steps = max_steps
+        self.batch_size = batch_size
+        self.max_minutes = max_minutes
+        self.num_draws = num_draws
+        self.calibrate = calibrate
+        self.validation_share = validation_share
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+        self.progress = progress
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.three_d_array = True
+        return tags
+
+    # -- learning ---------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from a table; its own gaps are never taken for values.
+
+        Parameters
+        ----------
+        X : DataFrame (pandas, polars) or array, (steps, variates) or (windows, steps, variates)
+        y : ignored
+        """
+        return self.fit_panel(self.read_table(X, reset=True).panel)
+
+    def fit_panel(self, panel: Panel) -> Self:
+        """Learn from a panel: the second half of :meth:`fit`, after :meth:`read_table`."""
+        device = resolve_device(self.device)
+        standardizer = Standardizer.fit(panel.values)
+        self._warn_unseen(panel, standardizer.seen)
+        modelled = np.flatnonzero(standardizer.varies)
+        window = self._resolve_window(panel)
+        config = self._resolve_config(device, window, max(len(modelled), 1))
+        network, calibration, report = None, None, FitReport.nothing_to_learn()
+        if len(modelled):
+            with training_progress(self.progress) as on_step:
+                network, calibration, report = fit_network(
+                    panel.select(modelled),
+                    standardizer.forward(panel.values)[:, modelled],
+                    config,
+                    window,
+                    device=device,
+                    seed=self.seed,
+                    validation_share=self.validation_share,
+                    max_seconds=None if self.max_minutes is None else 60 * self.max_minutes,
+                    checkpoint=None if self.checkpoint is None else Path(self.checkpoint),
+                    checkpoint_every=self.checkpoint_every,
+                    on_step=on_step,
+                )
+        self.model_ = FittedModel(
+            config,
+            window,
+            panel.variates,
+            standardizer,
+            network,
+            calibration if self.calibrate else None,
+            report,
+            self.seed,
+        )
+        self._warn_if_poor()
+        return self
+
+    @property
+    def report_(self) -> FitReport:
+        """How the fit went: validation score beside linear interpolation, reason of stopping."""
+        return self.model_.report
+
+    @property
+    def window_(self) -> int:
+        """Steps per window."""
+        return self.model_.window
+
+    def read_table(self, X: Any, *, reset: bool) -> Table:
+        """Check the columns as scikit-learn does, then turn the input into a table.
+
+        Parameters
+        ----------
+        reset : True remembers the columns, False compares them with the remembered ones
+        """
+        if hasattr(X, "columns"):
+            validate_data(self, X, skip_check_array=True, reset=reset)
+        else:
+            shape = np.shape(X) if getattr(X, "ndim", 2) == 3 else None
+            # scikit-learn knows rows and columns only: windows go through it one below the other.
+            flat = X if shape is None else np.asarray(X).reshape(-1, shape[2])
+            X = validate_data(self, flat, dtype="numeric", ensure_all_finite=False, reset=reset)
+            X = X if shape is None else X.reshape(shape)
+        options = TableOptions(
+            time=self.time,
+            id=self.id,
+            freq=self.freq,
+            columns=None if self.columns is None else tuple(self.columns),
+            inf_as_missing=self.inf_as_missing,
+        )
+        table = Table.read(X, options)
+        if not reset and table.panel.variates != self.model_.variates:
+            raise ValueError(
+                f"the model fills the columns {list(self.model_.variates)}, "
+                f"but the numeric columns here are {list(table.panel.variates)}"
+            )
+        return table
+
+    def _resolve_window(self, panel: Panel) -> int:
+        if self.window == "auto":
+            return choose_window(panel)
+        if isinstance(self.window, str) or int(self.window) != self.window or self.window < 1:
+            raise ValueError(f'window must be "auto" or a positive whole number: {self.window!r}')
+        return int(self.window)
+
+    def _resolve_config(self, device: torch.device, window: int, num_variates: int) -> ModelConfig:
+        name = self.preset
+        if name == "auto":
+            name = "base" if device.type == "cuda" else "small"
+        config = name if isinstance(name, ModelConfig) else preset(name)
+        changes = {
+            key: value
+            for key in ("max_steps", "batch_size", "num_draws")
+            if (value := getattr(self, key)) is not None
+        }
+        if "batch_size" not in changes and device.type == "cpu":
+            # Many small steps learn faster than few large ones; about 6,000 cells a step.
+            size = 6_000 // (window * num_variates)
+            changes["batch_size"] = min(config.training.batch_size, max(4, size))
+        return config.change(**changes)
+
+    def _warn_unseen(self, panel: Panel, seen: Any) -> None:
+        unseen = [name for name, there in zip(panel.variates, seen, strict=True) if not there]
+        if unseen:
+            warnings.warn(
+                f"nothing is observed in column(s) {unseen}: they are left missing",
+                ImputationWarning,
+                stacklevel=3,
+            )
+
+    def _warn_if_poor(self) -> None:
+        report = self.report_
+        if report.validation_mae is not None and not report.better_than_linear:
+            warnings.warn(
+                f"on held-out cells the model's error ({report.validation_mae:.3g}) is not below "
+                f"that of linear interpolation ({report.linear_mae:.3g}); train longer, give more "
+                "data, or interpolate",
+                ImputationWarning,
+                stacklevel=3,
+            )
+
+    # -- filling ----------------------------------------------------------------------------
+
+    def transform(self, X: Any) -> Any:
+        """Fill the missing cells; everything else comes back as it was.
+
+        Returns
+        -------
+        The same kind of table, with the same index, columns and dtypes.
+        """
+        check_is_fitted(self)
+        table = self.read_table(X, reset=False)
+        if not np.isnan(table.panel.values).any():
+            return table.restore(table.panel.values)
+        filled = table.panel.values.copy()
+        cells = self.model_.fill(table.panel, keep_distribution=False)
+        filled[cells.rows, cells.variates] = cells.mean
+        return table.restore(filled)
+
+    def impute(self, X: Any) -> Imputation:
+        """Fill the missing cells and keep their distributions."""
+        check_is_fitted(self)
+        table = self.read_table(X, reset=False)
+        model, panel = self.model_, table.panel
+        cells = model.fill(panel, keep_distribution=True)
+        return Imputation(table, cells, lambda number: model.sample(panel, number), model.seed)
+
+    # -- keeping ----------------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the fitted imputer as a folder: config.json and model.safetensors."""
+        check_is_fitted(self)
+        params = self.get_params(deep=False)
+        params["preset"] = self.preset if isinstance(self.preset, str) else "custom"
+        params["columns"] = None if self.columns is None else list(self.columns)
+        params["checkpoint"] = None if self.checkpoint is None else str(self.checkpoint)
+        document = {
+            "kind": "imputer",
+            "params": params,
+            "num_features": self.n_features_in_,
+            "feature_names": list(getattr(self, "feature_names_in_", [])),
+            **self.model_.to_document(),
+        }
+        network = self.model_.network
+        save_folder(Path(folder), document, {} if network is None else network.state_dict())
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], *, device: str = "auto") -> Self:
+        """Read a folder written by :meth:`save`."""
+        path = Path(folder)
+        document, tensors = load_folder(path)
+        if document.get("kind") != "imputer":
+            raise ValueError(
+                f"{path} holds a training checkpoint, not a finished model; "
+                "finish the fit and save it first"
+            )
+        try:
+            imputer = cls(**{**document["params"], "device": device})
+            model = FittedModel.from_document(document, tensors, resolve_device(device), path)
+            imputer.model_ = model
+            imputer.n_features_in_ = int(document["num_features"])
+            if document["feature_names"]:
+                imputer.feature_names_in_ = np.asarray(document["feature_names"], dtype=object)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path}/config.json is damaged: {error}") from error
+        if imputer.preset == "custom":
+            imputer.preset = model.config
+        return imputer

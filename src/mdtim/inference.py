@@ -1,0 +1,350 @@
+"""Windows to distributions to cells: one pass, M draws, blended overlaps, joint samples.
+
+B windows, T steps, V variates, K output bins, C missing cells, S samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mdtim.config import ModelConfig
+from mdtim.diffusion import reverse_step, tokenize
+from mdtim.distribution import BinDistribution, mix
+from mdtim.network import FactorizedDiT, Tokens
+from mdtim.panel import BoolArray, FloatArray, IntArray
+from mdtim.runtime import keyed_uniform, precision
+from mdtim.series import DeviceSeries, DeviceWindows, WindowBatch
+from mdtim.tokenizer import Tokenizer, WindowScale
+from mdtim.windows import WindowIndex, blend_weights, covering_windows
+
+Progress = Callable[[int, int], None]
+"""Called with (windows done, windows in all)."""
+
+
+class Predictor:
+    """A trained network with all it needs to read windows.
+
+    Parameters
+    ----------
+    network : FactorizedDiT
+        In evaluation mode, on its device.
+    config : ModelConfig
+    seed : int
+        Key of the draws; the same cell is drawn alike in any batch and on any device.
+    """
+
+    def __init__(self, network: FactorizedDiT, config: ModelConfig, seed: int = 0) -> None:
+        self.network = network
+        self.config = config
+        self.tokenizer = Tokenizer(config.tokenizer)
+        self.seed = seed
+        self.device = network.centers.device
+
+    @torch.no_grad()
+    def probs(
+        self, values_BTV: Tensor, visible_BTV: Tensor, keys_BTV: Tensor
+    ) -> tuple[Tensor, WindowScale]:
+        """Average the predicted distributions of M tokenizations.
+
+        Returns
+        -------
+        probs_BTVK : float32
+        scale : WindowScale
+        """
+        total: Tensor | None = None
+        for draw in range(self.config.inference.num_draws):
+            noise = None
+            if not self.config.tokenizer.interpolated:
+                noise = keyed_uniform(self.seed, draw, keys_BTV) - 0.5
+            tokens, scale = self._tokenize(values_BTV, visible_BTV, noise, None)
+            one = self._distribution(tokens)
+            total = one if total is None else total + one
+        assert total is not None
+        return total / self.config.inference.num_draws, scale
+
+    def _tokenize(
+        self, values: Tensor, visible: Tensor, noise: Tensor | None, scale: WindowScale | None
+    ) -> tuple[Tokens, WindowScale]:
+        # Without matched time the paper conditions on σ = 0, a finished denoising.
+        time = None if self.config.diffusion.matched_time else values.new_zeros(len(values))
+        return tokenize(self.tokenizer, values, visible, time_B=time, noise_BTV=noise, scale=scale)
+
+    def _distribution(self, tokens: Tokens) -> Tensor:
+        with precision(self.device):
+            output = self.network(tokens)
+        if not self.network.config.continuous:
+            return F.softmax(output.float(), dim=-1)
+        # One number per cell: the two bins around it, with its mean.
+        position = self.tokenizer.target(output.float().squeeze(-1), None)
+        index = torch.arange(self.tokenizer.num_outputs, device=position.device)
+        return (1 - (position[..., None] - index).abs()).clamp_min(0)
+
+    def distribution(self, probs_BTVK: Tensor, scale: WindowScale) -> BinDistribution:
+        """Attach the window's scale: bins in standardized units."""
+        reach = self.config.tokenizer.output_range
+        shape = probs_BTVK.shape[:-1]
+        half = scale.half_B1V.double()
+        low = (scale.center_B1V.double() - reach * half).expand(shape)
+        return BinDistribution(probs_BTVK, low, (self.tokenizer.output_step * half).expand(shape))
+
+    @torch.no_grad()
+    def sample_jointly(
+        self,
+        values_BTV: Tensor,
+        observed_BTV: Tensor,
+        wanted_BTV: Tensor,
+        keys_BTV: Tensor,
+        sample: int,
+    ) -> Tensor:
+        """Run the reverse process: unmask step by step, each draw conditioned on those before.
+
+        Anchors (observed cells) are never changed; their scale holds for the whole process.
+
+        Returns
+        -------
+        values_BTV : standardized, drawn where `wanted_BTV`, as given where observed
+        """
+        num_steps = self.config.inference.reveal_steps
+        visible, values = observed_BTV, values_BTV
+        scale: WindowScale | None = None
+        for step in range(num_steps):
+            tokens, scale = self._tokenize(values, visible, None, scale)
+            distribution = self.distribution(self._distribution(tokens), scale)
+            stream = 1_000 + 2 * (sample * num_steps + step)
+            revealed, drawn = reverse_step(
+                distribution,
+                wanted_BTV & ~visible,
+                time=1 - step / num_steps,
+                next_time=1 - (step + 1) / num_steps,
+                reveal_BTV=keyed_uniform(self.seed, stream, keys_BTV),
+                pick_BTV=keyed_uniform(self.seed, stream + 1, keys_BTV),
+            )
+            values = torch.where(revealed, drawn.to(values.dtype), values)
+            visible = visible | revealed
+        return values
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """What is said about C missing cells of a panel."""
+
+    rows: IntArray
+    """(C,)"""
+    variates: IntArray
+    """(C,)"""
+    mean: FloatArray
+    """(C,) the filled value."""
+    distribution: BinDistribution | None
+    """Over the C cells, on the CPU; None if only means were asked for."""
+
+    def join(self, other: Cells) -> Cells:
+        """Both sets of cells, one after the other."""
+        distribution = None
+        if self.distribution is not None and other.distribution is not None:
+            distribution = BinDistribution.join([self.distribution, other.distribution])
+        return Cells(
+            np.concatenate([self.rows, other.rows]),
+            np.concatenate([self.variates, other.variates]),
+            np.concatenate([self.mean, other.mean]),
+            distribution,
+        )
+
+
+def _batches(
+    series: DeviceSeries, index: WindowIndex, batch_size: int
+) -> Iterator[tuple[int, WindowBatch]]:
+    """Yield batches of windows, the last one filled up so that every batch has one shape."""
+    device = series.values_NV.device
+    windows = DeviceWindows.put(index, device)
+    for begin in range(0, len(windows), batch_size):
+        count = min(batch_size, len(windows) - begin)
+        starts = windows.starts[begin : begin + count]
+        ends = windows.ends[begin : begin + count]
+        yield count, series.gather(starts, ends, windows.length)
+
+
+def windows_to_fill(missing: BoolArray, offsets: IntArray, length: int) -> WindowIndex:
+    """Half-overlapping windows that hold at least one missing cell."""
+    index = covering_windows(offsets, length)
+    before = np.concatenate([[0], np.cumsum(missing.any(axis=1))])
+    stops = np.minimum(index.starts + length, index.ends)
+    return index.take(np.flatnonzero(before[stops] > before[index.starts]))
+
+
+def fill_cells(
+    predictor: Predictor,
+    series: DeviceSeries,
+    offsets: IntArray,
+    length: int,
+    *,
+    batch_size: int,
+    keep_distribution: bool,
+    progress: Progress | None = None,
+) -> Cells:
+    """Infer every missing cell of the panel, blending the windows that see it.
+
+    Memory beyond the result is that of one batch: parts of a cell are blended and let go as soon
+    as no later window can add to them.
+    """
+    num_variates = series.values_NV.shape[1]
+    missing = ~series.observed_NV.cpu().numpy()
+    index = windows_to_fill(missing, offsets, length)
+    weight_T = torch.from_numpy(blend_weights(length)).to(predictor.device)
+    waiting = _Parts.none(predictor.tokenizer.num_outputs, predictor.device)
+    finished: list[tuple[Tensor, BinDistribution | None, Tensor]] = []
+    done = 0
+    for count, batch in _batches(series, index, batch_size):
+        keys = batch.cell_keys()
+        probs, scale = predictor.probs(batch.values_BTV, batch.observed_BTV, keys)
+        wanted = ~batch.observed_BTV & batch.inside_BT[..., None]
+        distribution = predictor.distribution(probs, scale)
+        waiting = waiting.join(
+            _Parts(
+                keys[wanted],
+                weight_T[:, None].expand(wanted.shape[1:])[None].expand(wanted.shape)[wanted],
+                distribution.probs[wanted],
+                distribution.low[wanted],
+                distribution.step[wanted],
+            )
+        )
+        done += count
+        next_row = int(index.starts[done]) if done < len(index) else len(missing)
+        ready, waiting = waiting.split(next_row * num_variates)
+        finished.append(ready.blend(keep_distribution))
+        if progress is not None:
+            progress(done, len(index))
+    finished.append(waiting.blend(keep_distribution))  # empty, but it says so in the right types
+    return _collect(finished, num_variates)
+
+
+def _collect(
+    finished: list[tuple[Tensor, BinDistribution | None, Tensor]], num_variates: int
+) -> Cells:
+    cells = torch.cat([cell for cell, _, _ in finished]).numpy()
+    means = torch.cat([mean for _, _, mean in finished]).numpy()
+    kept = [distribution for _, distribution, _ in finished if distribution is not None]
+    distribution = BinDistribution.join(kept) if kept else None
+    return Cells(cells // num_variates, cells % num_variates, means, distribution)
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """What single windows said about cells; a cell occurs once per window that sees it."""
+
+    cell: Tensor
+    weight: Tensor
+    probs: Tensor
+    low: Tensor
+    step: Tensor
+
+    @classmethod
+    def none(cls, num_bins: int, device: torch.device) -> _Parts:
+        empty = torch.zeros(0, dtype=torch.float64, device=device)
+        return cls(empty.long(), empty, torch.zeros(0, num_bins, device=device), empty, empty)
+
+    def join(self, other: _Parts) -> _Parts:
+        return _Parts(
+            *(
+                torch.cat([getattr(self, name), getattr(other, name)])
+                for name in ("cell", "weight", "probs", "low", "step")
+            )
+        )
+
+    def take(self, chosen: Tensor) -> _Parts:
+        return _Parts(
+            self.cell[chosen],
+            self.weight[chosen],
+            self.probs[chosen],
+            self.low[chosen],
+            self.step[chosen],
+        )
+
+    def split(self, boundary: int) -> tuple[_Parts, _Parts]:
+        """Parts of cells before the boundary, and the rest."""
+        before = self.cell < boundary
+        return self.take(before), self.take(~before)
+
+    def blend(self, keep_distribution: bool) -> tuple[Tensor, BinDistribution | None, Tensor]:
+        """Mix the parts of each cell: cells, half-precision distributions, means, on the CPU."""
+        cells, member, counts = torch.unique(self.cell, return_inverse=True, return_counts=True)
+        order = torch.argsort(member, stable=True)
+        first = torch.cumsum(counts, 0) - counts
+        rank = torch.arange(len(order), device=order.device) - first[member[order]]
+        most = int(counts.max()) if len(counts) else 1
+        shape = (len(cells), most)
+        weight = torch.zeros(shape, dtype=torch.float64, device=self.low.device)
+        low, step = torch.zeros_like(weight), torch.zeros_like(weight)
+        place = (member[order], rank)
+        weight[place], low[place], step[place] = (
+            self.weight[order],
+            self.low[order],
+            self.step[order],
+        )
+        probs = torch.zeros((*shape, self.probs.shape[1]), device=self.probs.device)
+        probs[place] = self.probs[order]
+        if not keep_distribution:
+            share = weight / weight.sum(1, keepdim=True)
+            return (
+                cells.cpu(),
+                None,
+                (share * BinDistribution(probs, low, step).mean()).sum(1).cpu(),
+            )
+        mixed, mean = mix(weight, probs, low, step)
+        kept = BinDistribution(mixed.probs.half().cpu(), mixed.low.cpu(), mixed.step.cpu())
+        return cells.cpu(), kept, mean.cpu()
+
+
+def sample_series(
+    predictor: Predictor,
+    series: DeviceSeries,
+    offsets: IntArray,
+    length: int,
+    *,
+    batch_size: int,
+    sample: int,
+) -> FloatArray:
+    """Draw all missing cells jointly, (N, V) standardized.
+
+    Every cell belongs to the window in whose middle it lies. Every second window is drawn first,
+    the others after, with the first draws as anchors: draws agree across the windows' edges.
+    """
+    missing = ~series.observed_NV.cpu().numpy()
+    index = windows_to_fill(missing, offsets, length)
+    owner = _owners(index, len(missing))
+    values, observed = series.values_NV.clone(), series.observed_NV.clone()
+    parity = np.arange(len(index)) % 2
+    for turn in (0, 1):
+        chosen = np.flatnonzero(parity == turn)
+        known = DeviceSeries(values.clone(), observed.clone())
+        at = 0
+        for count, batch in _batches(known, index.take(chosen), batch_size):
+            window_B = torch.from_numpy(chosen[at : at + count]).to(predictor.device)
+            at += count
+            owned = torch.from_numpy(owner).to(predictor.device)[batch.rows_BT] == window_B[:, None]
+            wanted = ~batch.observed_BTV & (owned & batch.inside_BT)[..., None]
+            keys = batch.cell_keys()
+            drawn = predictor.sample_jointly(
+                batch.values_BTV, batch.observed_BTV, wanted, keys, sample
+            )
+            values.view(-1)[keys[wanted]] = drawn[wanted]
+            observed.view(-1)[keys[wanted]] = True
+    return values.double().cpu().numpy()
+
+
+def _owners(index: WindowIndex, num_rows: int) -> IntArray:
+    """(N,) the window in whose middle each row lies most, -1 where none covers it."""
+    owner = np.full(num_rows, -1, dtype=np.int64)
+    best = np.zeros(num_rows)
+    weights = blend_weights(index.length)
+    for window, (start, end) in enumerate(zip(index.starts, index.ends, strict=True)):
+        stop = min(start + index.length, end)
+        better = weights[: stop - start] > best[start:stop]
+        owner[start:stop][better] = window
+        best[start:stop] = np.maximum(best[start:stop], weights[: stop - start])
+    return owner

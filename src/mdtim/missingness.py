@@ -1,0 +1,156 @@
+"""Patterns of missingness: (shape, rate, generator) → hidden mask, for scoring an imputer.
+
+Shapes are (B, T, V): windows, steps, variates. True means hidden. All randomness comes from the
+NumPy generator passed in, whose streams are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mdtim.panel import BoolArray, IntArray
+
+Shape = tuple[int, int, int]
+
+
+def _check_rate(rate: float) -> None:
+    if not 0 <= rate <= 1:
+        raise ValueError(f"rate must be a share between 0 and 1, got {rate}")
+
+
+def uniform(shape: Shape, rate: float, generator: np.random.Generator) -> BoolArray:
+    """Hide exactly int(rate * cells) cells of the whole tensor, without replacement.
+
+    Examples
+    --------
+    >>> int(uniform((10, 48, 7), 0.3, np.random.default_rng(0)).sum())
+    1008
+    """
+    _check_rate(rate)
+    hidden = np.zeros(int(np.prod(shape)), dtype=bool)
+    hidden[generator.choice(hidden.size, size=int(rate * hidden.size), replace=False)] = True
+    return hidden.reshape(shape)
+
+
+def geometric(
+    shape: Shape, rate: float, generator: np.random.Generator, mean_run: float = 3.0
+) -> BoolArray:
+    """Hide runs: per window and variate a two-state chain, started from its stationary law.
+
+    A hidden run ends with probability 1 / mean_run; an observed one with the probability that
+    makes `rate` the stationary share of hidden cells.
+    """
+    _check_rate(rate)
+    if rate in (0.0, 1.0):
+        return np.full(shape, rate == 1.0)
+    leave_hidden = 1.0 / mean_run
+    leave_observed = leave_hidden * rate / (1.0 - rate)
+    if leave_observed > 1:
+        raise ValueError(
+            f"runs of mean length {mean_run} cannot hide {rate:.0%}: "
+            f"use mean_run of at least {rate / (1 - rate):.2f}"
+        )
+    num_windows, num_steps, num_variates = shape
+    hidden = np.empty(shape, dtype=bool)
+    state = generator.random((num_windows, num_variates)) < rate
+    for step in range(num_steps):
+        if step:
+            leave = np.where(state, leave_hidden, leave_observed)
+            state = state ^ (generator.random(state.shape) < leave)
+        hidden[:, step] = state
+    return hidden
+
+
+def block(
+    shape: Shape, rate: float, generator: np.random.Generator, mean_run: float = 12.0
+) -> BoolArray:
+    """Hide intervals in which every variate is gone (a blackout), of geometric length."""
+    rows = geometric(
+        (shape[0], shape[1], 1), rate, generator, max(mean_run, rate / (1.0001 - rate))
+    )
+    return np.broadcast_to(rows, shape).copy()
+
+
+def whole_variate(shape: Shape, rate: float, generator: np.random.Generator) -> BoolArray:
+    """Hide whole variates of a window, each with probability `rate`."""
+    _check_rate(rate)
+    gone = generator.random((shape[0], 1, shape[2])) < rate
+    return np.broadcast_to(gone, shape).copy()
+
+
+def value_dependent(
+    values: np.ndarray, rate: float, generator: np.random.Generator, sharpness: float = 2.0
+) -> BoolArray:
+    """Hide large values more often than small ones (missing not at random).
+
+    Parameters
+    ----------
+    values : (B, T, V) float
+        The truth; NaN where nothing is known, which is never hidden.
+    """
+    _check_rate(rate)
+    center = np.nanmean(values, axis=(0, 1), keepdims=True)
+    spread = np.nanstd(values, axis=(0, 1), keepdims=True)
+    score = sharpness * (values - center) / np.where(spread > 0, spread, 1.0)
+    # Gumbel top-k: hide exactly the asked share, cells with odds exp(score).
+    score = score + generator.gumbel(size=values.shape)
+    known = ~np.isnan(values)
+    num_hidden = int(rate * known.sum())
+    order = np.argsort(np.where(known, -score, np.inf), axis=None, kind="stable")
+    hidden = np.zeros(values.size, dtype=bool)
+    hidden[order[:num_hidden]] = True
+    return hidden.reshape(values.shape)
+
+
+def points_and_runs(
+    observed: BoolArray,
+    offsets: IntArray,
+    rate: float,
+    generator: np.random.Generator,
+    gap_lengths: IntArray | None = None,
+) -> BoolArray:
+    """Hide a share of the observed cells of long series: half single cells, half runs.
+
+    Parameters
+    ----------
+    observed : (N, V) bool
+    offsets : (S + 1,) int
+        Series boundaries; a run never crosses one.
+    rate : float
+        Share of the observed cells to hide; reached exactly, up to rounding down.
+    gap_lengths : (G,) int, optional
+        Run lengths to draw from (a table's own gaps); geometric with mean 6 without.
+
+    Returns
+    -------
+    hidden : (N, V) bool, a subset of `observed`
+    """
+    _check_rate(rate)
+    target = int(rate * observed.sum())
+    hidden = np.zeros(observed.shape, dtype=bool)
+    if target == 0:
+        return hidden
+    stops = np.repeat(offsets[1:], np.diff(offsets))
+    num_rows, num_variates = observed.shape
+    # Runs overshoot by less than one run; the surplus is shown again below.
+    while hidden.sum() < target // 2:
+        count = max((target // 2 - int(hidden.sum())) // 8, 1)
+        rows = generator.integers(num_rows, size=count)
+        columns = generator.integers(num_variates, size=count)
+        if gap_lengths is not None and len(gap_lengths):
+            lengths = generator.choice(gap_lengths, size=count)
+        else:
+            lengths = generator.geometric(1 / 6, size=count)
+        # One run may not take more than a quarter of what is to be hidden.
+        lengths = np.minimum(lengths, max(target // 4, 1))
+        for row, column, length in zip(rows, columns, lengths, strict=True):
+            end = min(row + length, stops[row])
+            hidden[row:end, column] |= observed[row:end, column]
+    left = np.flatnonzero(observed & ~hidden)
+    missing_count = target - int(hidden.sum())
+    if missing_count > 0:
+        hidden.flat[generator.choice(left, size=missing_count, replace=False)] = True
+    elif missing_count < 0:
+        surplus = generator.choice(np.flatnonzero(hidden), size=-missing_count, replace=False)
+        hidden.flat[surplus] = False
+    return hidden

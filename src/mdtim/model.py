@@ -1,0 +1,192 @@
+"""A fitted model: a panel with gaps in, what can be said about the gaps out.
+
+No table, no scikit-learn: this is what the estimator, the benchmark and services share.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mdtim.checkpoint import load_weights
+from mdtim.config import ModelConfig
+from mdtim.distribution import BinDistribution, Calibration
+from mdtim.fitting import FitReport
+from mdtim.inference import Cells, Predictor, fill_cells, sample_series
+from mdtim.network import FactorizedDiT
+from mdtim.panel import FloatArray, IntArray, Panel
+from mdtim.scaling import Standardizer
+from mdtim.series import DeviceSeries
+
+
+class ImputationWarning(UserWarning):
+    """Something the user should know about a fit or a fill."""
+
+
+@dataclass(frozen=True, eq=False)
+class FittedModel:
+    """A trained network with the scales, the calibration and the score that belong to it."""
+
+    config: ModelConfig
+    window: int
+    variates: tuple[str, ...]
+    """All columns of the table, the constant and the never observed ones too."""
+    standardizer: Standardizer
+    network: FactorizedDiT | None
+    """None where no column varies: then there is nothing to learn."""
+    calibration: Calibration | None
+    report: FitReport
+    seed: int
+
+    def fill(self, panel: Panel, *, keep_distribution: bool) -> Cells:
+        """All that can be said about a panel's missing cells, in data units.
+
+        Cells of a column that was never observed are not among them.
+        """
+        constant = self._constant_cells(panel)
+        if self.network is None:
+            return constant
+        series, columns = self._series(panel)
+        cells = fill_cells(
+            Predictor(self.network, self.config, self.seed),
+            series,
+            panel.offsets,
+            self.window,
+            batch_size=inference_batch(series, self.window, self.config),
+            keep_distribution=keep_distribution,
+        )
+        return self._in_data_units(cells, columns).join(constant)
+
+    def sample(self, panel: Panel, number: int) -> FloatArray:
+        """(N, V) the panel with its gaps drawn jointly, draw `number`."""
+        filled = panel.values.copy()
+        constant = self._constant_cells(panel)
+        filled[constant.rows, constant.variates] = constant.mean
+        if self.network is None:
+            return filled
+        series, columns = self._series(panel)
+        drawn = sample_series(
+            Predictor(self.network, self.config, self.seed),
+            series,
+            panel.offsets,
+            self.window,
+            batch_size=inference_batch(series, self.window, self.config),
+            sample=number,
+        )
+        drawn = self.standardizer.back(drawn, np.broadcast_to(columns, drawn.shape))
+        known = filled[:, columns]
+        filled[:, columns] = np.where(np.isnan(known), drawn, known)
+        return filled
+
+    def _series(self, panel: Panel) -> tuple[DeviceSeries, IntArray]:
+        """Put the modelled variates on the device; also their columns in the panel."""
+        assert self.network is not None
+        columns = np.flatnonzero(self.standardizer.varies)
+        standardized = self.standardizer.forward(panel.values)[:, columns]
+        return DeviceSeries.put(standardized, self.network.centers.device), columns
+
+    def _in_data_units(self, cells: Cells, columns: IntArray) -> Cells:
+        scaler, variates = self.standardizer, columns[cells.variates]
+        distribution = cells.distribution
+        if distribution is not None:
+            if self.calibration is not None:
+                distribution = distribution.recalibrated(self.calibration)
+            std, shift = (torch.from_numpy(part[variates]) for part in (scaler.std, scaler.mean))
+            distribution = BinDistribution(
+                distribution.probs, distribution.low * std + shift, distribution.step * std
+            )
+        return Cells(cells.rows, variates, scaler.back(cells.mean, variates), distribution)
+
+    def _constant_cells(self, panel: Panel) -> Cells:
+        """Cells of columns that never varied: the constant, without doubt."""
+        scaler = self.standardizer
+        constant = scaler.seen & ~scaler.varies
+        changed = [
+            name
+            for name, column, fixed, value in zip(
+                panel.variates, panel.values.T, constant, scaler.mean, strict=True
+            )
+            if fixed and np.any(column[~np.isnan(column)] != value)
+        ]
+        if changed:
+            warnings.warn(
+                f"column(s) {changed} were constant when the model was fitted and vary now: their "
+                "gaps get the old constant; fit again on a table in which they vary",
+                ImputationWarning,
+                stacklevel=4,
+            )
+        rows, variates = np.nonzero(np.isnan(panel.values) & constant)
+        mean = scaler.mean[variates]
+        probs = torch.zeros(len(rows), self.config.tokenizer.num_outputs, dtype=torch.float16)
+        probs[:, :1] = 1
+        low = torch.from_numpy(mean)
+        return Cells(rows, variates, mean, BinDistribution(probs, low, torch.zeros_like(low)))
+
+    # -- as a document ----------------------------------------------------------------------
+
+    def to_document(self) -> dict[str, Any]:
+        """Everything but the weights, ready for JSON."""
+        scaler = self.standardizer
+        return {
+            "model": self.config.to_dict(),
+            "window": self.window,
+            "variates": list(self.variates),
+            "standardizer": {name: value.tolist() for name, value in vars(scaler).items()},
+            "calibration": None if self.calibration is None else asdict(self.calibration),
+            "report": asdict(self.report),
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_document(
+        cls,
+        document: dict[str, Any],
+        tensors: dict[str, torch.Tensor],
+        device: torch.device,
+        folder: Path,
+    ) -> FittedModel:
+        """Rebuild from :meth:`to_document` and the weights; `folder` is for messages."""
+        config = ModelConfig.from_dict(document["model"])
+        scaler = document["standardizer"]
+        standardizer = Standardizer(
+            mean=np.array(scaler["mean"], dtype=np.float64),
+            std=np.array(scaler["std"], dtype=np.float64),
+            varies=np.array(scaler["varies"], dtype=bool),
+            seen=np.array(scaler["seen"], dtype=bool),
+        )
+        knots = document["calibration"]
+        network = None
+        if standardizer.varies.any():
+            count = int(standardizer.varies.sum())
+            network = FactorizedDiT(config.network, config.tokenizer, count)
+            network.load_state_dict(load_weights(network.state_dict(), tensors, folder))
+            network = network.to(device).eval()
+        return cls(
+            config=config,
+            window=int(document["window"]),
+            variates=tuple(document["variates"]),
+            standardizer=standardizer,
+            network=network,
+            calibration=knots and Calibration(tuple(knots["predicted"]), tuple(knots["actual"])),
+            report=FitReport(**document["report"]),
+            seed=int(document["seed"]),
+        )
+
+
+def inference_batch(series: DeviceSeries, window: int, config: ModelConfig) -> int:
+    """Windows per batch that fit the memory at hand."""
+    cells = window * series.values_NV.shape[1]
+    # Per cell: the MLP's inner layer twice, a handful of hidden states, the bins in two precisions.
+    per_cell = 4 * (2 * config.network.mlp_ratio + 8) * config.network.width
+    per_cell += 16 * config.tokenizer.num_outputs
+    budget = 256 * 2**20
+    device = series.values_NV.device
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        budget = free // 4
+    return max(1, min(4096, budget // (per_cell * cells)))

@@ -1,0 +1,144 @@
+"""The factorized temporal-variate diffusion transformer.
+
+B windows, T steps, V variates, K input bins, D width, E embedding width, C condition width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mdtim.config import NetworkConfig, TokenizerConfig
+from mdtim.layers import AxisBlock, TimeEmbedding, modulate
+from mdtim.tokenizer import Bridge, Tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """One batch as the network sees it."""
+
+    coordinates_BTV: Tensor
+    """Float tokens: 0 is `[MASK]`, 1..K are bins (see :mod:`mdtim.tokenizer`)."""
+    sigma_B: Tensor
+    """Total noise of each window, the condition of every block."""
+    level_BV3: Tensor
+    bridge: Bridge
+
+
+class FactorizedDiT(nn.Module):
+    """Tokens in, one distribution over the output bins for every cell out.
+
+    Parameters
+    ----------
+    config : NetworkConfig
+    tokenizer : TokenizerConfig
+        Sizes of the two grids.
+    num_variates : int
+        V; each variate has its own token table unless the config shares one.
+    """
+
+    centers: Tensor
+    """(K_out,) values of the output bins, in window units."""
+
+    def __init__(
+        self, config: NetworkConfig, tokenizer: TokenizerConfig, num_variates: int
+    ) -> None:
+        super().__init__()
+        width = config.width
+        self.config = config
+        self.num_bins = tokenizer.num_bins
+        tables = 1 if config.shared_embedding else num_variates
+        if config.continuous:
+            self.value_embedding = nn.Linear(1, width)
+            self.mask_embedding = nn.Parameter(torch.empty(width))
+        else:
+            self.tables = nn.Parameter(
+                torch.empty(tables, self.num_bins + 1, config.embedding_width)
+            )
+            self.project = nn.Linear(config.embedding_width, width)
+            self.mix = nn.Linear(width, width)
+        if config.level_conditioning:
+            self.level = nn.Sequential(nn.Linear(3, 64), nn.SiLU(), nn.Linear(64, width))
+        if config.interpolation_prior:
+            self.bridge = nn.Linear(3, width)
+            # log spread of the untrained output around the interpolation, and how the spread
+            # grows with the distance to the nearest visible cell.
+            self.prior = nn.Parameter(torch.tensor([-2.3, 0.5]))
+        self.time = TimeEmbedding(config.condition_width)
+        self.layers = nn.ModuleList()
+        for _ in range(config.num_layers):
+            self.layers.append(AxisBlock(config, "time"))
+            self.layers.append(AxisBlock(config, "variate"))
+        self.head_modulation = nn.Linear(config.condition_width, 2 * width)
+        self.head = nn.Linear(width, 1 if config.continuous else tokenizer.num_outputs)
+        self.register_buffer("centers", Tokenizer(tokenizer).centers(), persistent=False)
+        self.initialize()
+
+    def initialize(self) -> None:
+        """Set all initial weights; gates and head are zero, so a block starts as identity."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        if self.config.continuous:
+            nn.init.normal_(self.mask_embedding, std=0.02)
+        else:
+            nn.init.normal_(self.tables, std=1.0 / self.tables.shape[-1] ** 0.5)
+            # Neighbouring tokens start alike, as ordinal values should; `[MASK]` stays apart.
+            smooth = torch.linspace(-1, 1, self.num_bins)[:, None]
+            wave = torch.linspace(0.5, 8.0, self.tables.shape[-1])
+            with torch.no_grad():
+                self.tables[:, 1:] = (
+                    torch.sin(smooth * wave + torch.arange(self.tables.shape[-1]))
+                    / (self.tables.shape[-1] ** 0.5)
+                    + 0.1 * self.tables[:, 1:]
+                )
+        for block in self.layers:
+            assert isinstance(block, AxisBlock)
+            nn.init.zeros_(block.modulation.weight)
+        for module in (self.head_modulation, self.head):
+            nn.init.zeros_(module.weight)
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Return logits (B, T, V, K_out), or values (B, T, V, 1) in the continuous ablation."""
+        masked_BTV1 = (tokens.coordinates_BTV == 0)[..., None]
+        h_BTVD = self.embed(tokens.coordinates_BTV, masked_BTV1)
+        if self.config.level_conditioning:
+            h_BTVD = h_BTVD + self.level(tokens.level_BV3)[:, None]
+        if self.config.interpolation_prior:
+            h_BTVD = h_BTVD + masked_BTV1 * self.bridge(tokens.bridge.features_BTV3)
+        condition_BC = self.time(tokens.sigma_B)
+        for block in self.layers:
+            h_BTVD = block(h_BTVD, condition_BC)
+        shift, scale = self.head_modulation(F.silu(condition_BC)).to(h_BTVD.dtype).chunk(2, dim=-1)
+        h_BTVD = modulate(F.layer_norm(h_BTVD, h_BTVD.shape[-1:]), shift, scale)
+        logits: Tensor = self.head(h_BTVD).float()
+        if self.config.interpolation_prior:
+            logits = logits + self.prior_logits(tokens)
+        return logits
+
+    def embed(self, coordinates_BTV: Tensor, masked_BTV1: Tensor) -> Tensor:
+        """Embed coordinates as the mix of their two neighbouring tokens, (B, T, V, D)."""
+        if self.config.continuous:
+            x = (coordinates_BTV[..., None] - 1) / (self.num_bins - 1) * 2 - 1
+            return torch.where(masked_BTV1, self.mask_embedding, self.value_embedding(x))
+        # Hat functions: 1 at the token itself, linear to 0 at its neighbours. `[MASK]` is 0 and
+        # values start at 1, so the two never mix.
+        index = torch.arange(self.num_bins + 1, device=coordinates_BTV.device)
+        hats_BTVK = (1 - (coordinates_BTV[..., None] - index).abs()).clamp_min(0)
+        tables = self.tables.expand(coordinates_BTV.shape[2], -1, -1)
+        embedded = torch.einsum("btvk,vke->btve", hats_BTVK.to(tables.dtype), tables)
+        h_BTVD: Tensor = self.project(embedded)
+        return torch.where(masked_BTV1, h_BTVD, h_BTVD + self.mix(h_BTVD))
+
+    def prior_logits(self, tokens: Tokens) -> Tensor:
+        """Log-density around the interpolated value; flat where there is nothing to interpolate."""
+        log_spread = self.prior[0] + self.prior[1] * tokens.bridge.nearest_BTV.clamp_min(1).log()
+        spread_BTV1 = log_spread.clamp(-4, 1.5).exp()[..., None]
+        distance = (self.centers - tokens.bridge.value_BTV[..., None]) / spread_BTV1
+        seen_B1V1 = 1 - tokens.level_BV3[:, None, :, 2:]
+        return -0.5 * distance**2 * seen_B1V1

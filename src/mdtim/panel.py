@@ -1,0 +1,108 @@
+"""The one form every table takes inside mdtim: regular series, stacked along the rows.
+
+Everything downstream (windows, training, inference) sees a :class:`Panel` and nothing else;
+:mod:`mdtim.table` makes one from whatever the user has and leads the way back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Equally spaced multivariate series, one below the other.
+
+    Consecutive rows of one series are one step apart; a step that the source skipped is a row
+    of missing cells. N rows in all, V variates, S series.
+    """
+
+    values: FloatArray
+    """(N, V) float64; NaN where missing, never infinite."""
+    offsets: IntArray
+    """(S + 1,) series `s` is rows `offsets[s]:offsets[s + 1]`; starts at 0, ends at N."""
+    variates: tuple[str, ...]
+    """V names, in the order of the columns."""
+    step_seconds: float | None = None
+    """Length of one step in seconds where the table has timestamps."""
+    timestamps: NDArray[np.datetime64] | None = None
+    """(N,) one per row where the table has timestamps."""
+    names: tuple[Any, ...] = ()
+    """S series names (values of the id column); empty for a table of one unnamed series."""
+
+    def __post_init__(self) -> None:
+        assert self.values.ndim == 2
+        assert self.values.dtype == np.float64
+        assert self.values.shape[1] == len(self.variates)
+        assert self.offsets[0] == 0
+        assert self.offsets[-1] == len(self.values)
+        assert np.all(np.diff(self.offsets) >= 0)
+        assert self.timestamps is None or len(self.timestamps) == len(self.values)
+
+    @property
+    def observed(self) -> BoolArray:
+        """(N, V) True where a value is known."""
+        return ~np.isnan(self.values)
+
+    @property
+    def lengths(self) -> IntArray:
+        """(S,) steps of each series."""
+        return np.diff(self.offsets)
+
+    @property
+    def num_series(self) -> int:
+        """How many series are stacked."""
+        return len(self.offsets) - 1
+
+    def series_of_rows(self) -> IntArray:
+        """(N,) which series every row belongs to."""
+        return np.repeat(np.arange(self.num_series), self.lengths)
+
+    def select(self, columns: IntArray) -> Panel:
+        """Return the panel of some of the variates."""
+        return replace(
+            self,
+            values=np.ascontiguousarray(self.values[:, columns]),
+            variates=tuple(self.variates[column] for column in columns),
+        )
+
+
+def gap_lengths(observed: BoolArray, offsets: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Find every run of missing cells along time, never across two series.
+
+    Parameters
+    ----------
+    observed : (N, V) bool
+    offsets : (S + 1,) int
+
+    Returns
+    -------
+    rows, variates, lengths : (G,) int
+        First row, column and number of steps of each of the G gaps, ordered by column, then row.
+
+    Examples
+    --------
+    >>> observed = np.array([[1, 1], [0, 1], [0, 0], [1, 1]], dtype=bool)
+    >>> rows, variates, lengths = gap_lengths(observed, np.array([0, 4]))
+    >>> list(zip(rows.tolist(), variates.tolist(), lengths.tolist()))
+    [(1, 0, 2), (2, 1, 1)]
+    """
+    missing_VN = ~observed.T
+    starts = missing_VN.copy()
+    starts[:, 1:] &= observed.T[:, :-1]
+    ends = missing_VN.copy()
+    ends[:, :-1] &= observed.T[:, 1:]
+    inner = offsets[1:-1][(offsets[1:-1] > 0) & (offsets[1:-1] < observed.shape[0])]
+    starts[:, inner] = missing_VN[:, inner]
+    ends[:, inner - 1] = missing_VN[:, inner - 1]
+    variates, rows = np.nonzero(starts)
+    _, last = np.nonzero(ends)
+    return rows, variates, last - rows + 1

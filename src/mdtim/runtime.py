@@ -1,0 +1,78 @@
+"""Where and how it runs: device, precision, and random numbers that depend on nothing but a key."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+
+def resolve_device(name: str) -> torch.device:
+    """Turn `auto`, `cpu`, `cuda` or `cuda:1` into a device that is really there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {name!r} was asked for, but PyTorch sees no GPU; use cpu or auto")
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
+    return device
+
+
+def precision(device: torch.device) -> AbstractContextManager[object]:
+    """Matrix products in bfloat16 on a GPU that has it; float32 on a CPU.
+
+    Some virtual CPUs announce bfloat16 units and die with an illegal instruction when they are
+    used, so a CPU never computes in bfloat16.
+    """
+    if device.type == "cuda" and torch.cuda.is_bf16_supported():
+        return torch.autocast("cuda", dtype=torch.bfloat16)
+    return contextlib.nullcontext()
+
+
+def keyed_uniform(seed: int, stream: int, keys: Tensor) -> Tensor:
+    """Uniform numbers in [0, 1), a pure function of (seed, stream, key).
+
+    The same cell gets the same number on any device, in any batch, in any order.
+
+    Parameters
+    ----------
+    keys : int64 tensor of any shape
+
+    Returns
+    -------
+    float32 tensor of the same shape
+    """
+    # SplitMix64's finalizer; int64 arithmetic wraps around, shifts are made logical by masking.
+    state = keys * _GOLDEN + (_mix_int(seed) ^ _mix_int(stream + 0x5851F42D))
+    state = (state ^ _shift(state, 30)) * _MIX_1
+    state = (state ^ _shift(state, 27)) * _MIX_2
+    state = state ^ _shift(state, 31)
+    uniform: Tensor = _shift(state, 40).to(torch.float32) * 2.0**-24
+    return uniform
+
+
+def _signed(value: int) -> int:
+    value &= 2**64 - 1
+    return value - 2**64 if value >= 2**63 else value
+
+
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_MIX_1 = _signed(0xBF58476D1CE4E5B9)
+_MIX_2 = _signed(0x94D049BB133111EB)
+
+
+def _shift(value: Tensor, bits: int) -> Tensor:
+    return (value >> bits) & (2 ** (64 - bits) - 1)
+
+
+def _mix_int(value: int) -> int:
+    value = (value + 0x9E3779B97F4A7C15) & (2**64 - 1)
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+    return _signed(value ^ (value >> 31))

@@ -1,0 +1,69 @@
+"""Standardization of a table's columns, in float64, once, before anything is learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdtim.panel import BoolArray, FloatArray
+
+# Standardized values are rounded to this fraction of a std (far below any bin). The same table in
+# other units then gives the very same numbers to the network, so the result moves with the data.
+RESOLUTION = 2.0**-16
+
+
+@dataclass(frozen=True, eq=False)
+class Standardizer:
+    """Mean and std of each of V variates; both are robust to a lone absurd value."""
+
+    mean: FloatArray
+    """(V,)"""
+    std: FloatArray
+    """(V,) positive; 1 where nothing varies."""
+    varies: BoolArray
+    """(V,) False for a variate that is constant or never observed."""
+    seen: BoolArray
+    """(V,) False for a variate that is never observed."""
+
+    @classmethod
+    def fit(cls, values: FloatArray) -> Standardizer:
+        """Take the statistics from (N, V) values, NaN where missing.
+
+        The most extreme 0.1 % at each end (at least one cell) are pulled in first: a single
+        faulty reading must not decide the scale of its column.
+        """
+        count = values.shape[1]
+        mean, std = np.zeros(count), np.ones(count)
+        varies, seen = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
+        for column in range(count):
+            known = values[:, column]
+            known = np.sort(known[~np.isnan(known)])
+            if not known.size:
+                continue
+            seen[column] = True
+            if known[0] == known[-1]:
+                mean[column] = known[0]
+                continue
+            varies[column] = True
+            low = known[int(np.ceil(0.001 * (known.size - 1)))]
+            high = known[int(np.floor(0.999 * (known.size - 1)))]
+            inner = np.clip(known, low, high) if high > low else known
+            mean[column] = _stable_mean(inner)
+            std[column] = np.sqrt(_stable_mean((inner - mean[column]) ** 2))
+        return cls(mean, std, varies, seen)
+
+    def forward(self, values: FloatArray) -> NDArray[np.float32]:
+        """Standardize (N, V) values; NaN stays NaN."""
+        standardized = (values - self.mean) / self.std
+        return (np.round(standardized / RESOLUTION) * RESOLUTION).astype(np.float32)
+
+    def back(self, standardized: FloatArray, variates: NDArray[np.int64]) -> FloatArray:
+        """Map (C,) standardized numbers of the given variates to data units."""
+        return standardized * self.std[variates] + self.mean[variates]
+
+
+def _stable_mean(values: FloatArray) -> float:
+    # Around the first value, so that a large common offset costs no digits.
+    return float(values[0] + np.mean(values - values[0]))

@@ -1,0 +1,83 @@
+"""The standardized series as they lie on the device, and windows gathered from them.
+
+N rows, B windows, T steps, V variates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mdtim.windows import WindowIndex
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceSeries:
+    """All rows of a panel, resident on one device."""
+
+    values_NV: Tensor
+    """float32, standardized; 0 where missing."""
+    observed_NV: Tensor
+    """bool."""
+
+    @classmethod
+    def put(cls, standardized: NDArray[np.float32], device: torch.device) -> DeviceSeries:
+        """Move (N, V) standardized values, NaN where missing, onto the device."""
+        observed = ~np.isnan(standardized)
+        values = np.ascontiguousarray(np.where(observed, standardized, np.float32(0)))
+        observed = np.ascontiguousarray(observed)
+        return cls(torch.from_numpy(values).to(device), torch.from_numpy(observed).to(device))
+
+    def gather(self, starts_B: Tensor, ends_B: Tensor, length: int) -> WindowBatch:
+        """Cut windows; cells past a window's end count as missing."""
+        rows_BT = starts_B[:, None] + torch.arange(length, device=starts_B.device)
+        inside_BT = rows_BT < ends_B[:, None]
+        rows_BT = rows_BT.clamp_max(len(self.values_NV) - 1)
+        observed_BTV = self.observed_NV[rows_BT] & inside_BT[..., None]
+        values_BTV = torch.where(observed_BTV, self.values_NV[rows_BT], 0.0)
+        return WindowBatch(values_BTV, observed_BTV, rows_BT, inside_BT)
+
+
+@dataclass(frozen=True, eq=False)
+class WindowBatch:
+    """A batch of windows."""
+
+    values_BTV: Tensor
+    """float32, 0 where not observed."""
+    observed_BTV: Tensor
+    """bool."""
+    rows_BT: Tensor
+    """int64, the panel row of each step."""
+    inside_BT: Tensor
+    """bool, False for steps past the end of the series."""
+
+    def cell_keys(self) -> Tensor:
+        """(B, T, V) int64, one number per cell of the panel."""
+        num_variates = self.values_BTV.shape[2]
+        variate = torch.arange(num_variates, device=self.rows_BT.device)
+        return self.rows_BT[..., None] * num_variates + variate
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceWindows:
+    """A window index on the device."""
+
+    starts: Tensor
+    ends: Tensor
+    length: int
+
+    @classmethod
+    def put(cls, index: WindowIndex, device: torch.device) -> DeviceWindows:
+        """Copy an index onto the device."""
+        return cls(
+            torch.from_numpy(index.starts).to(device),
+            torch.from_numpy(index.ends).to(device),
+            index.length,
+        )
+
+    def __len__(self) -> int:
+        return len(self.starts)

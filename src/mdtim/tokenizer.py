@@ -1,0 +1,130 @@
+"""Values to ordinal tokens: window scale, coordinates on the input grid, targets on the output.
+
+B windows, T steps, V variates, K input bins. Values arrive standardized by the variate's training
+mean and std. A token is a float *coordinate*: 0 is `[MASK]`; 1..K are the bins of [-1, 1]. A drawn
+token is a whole number; an interpolated one lies between two and stands for its expectation over
+the draws, so the network reads both alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mdtim.config import TokenizerConfig
+
+
+@dataclass(frozen=True, eq=False)
+class WindowScale:
+    """Where each window and variate lies: the affine map onto [-1, 1]."""
+
+    center_B1V: Tensor
+    half_B1V: Tensor
+    empty_B1V: Tensor
+    """bool: nothing visible in this window and variate; the map is then that of the training data,
+    mean ± std."""
+
+    def normalize(self, values_BTV: Tensor) -> Tensor:
+        """Map values onto the window's own units; visible ones land in [-1, 1]."""
+        return (values_BTV - self.center_B1V) / self.half_B1V
+
+    def level_BV3(self) -> Tensor:
+        """Centre, log half-range and "nothing visible", in units of the training data."""
+        parts = (self.center_B1V, self.half_B1V.log(), self.empty_B1V.to(self.center_B1V.dtype))
+        return torch.stack([part.squeeze(1) for part in parts], dim=-1)
+
+
+def window_scale(values_BTV: Tensor, visible_BTV: Tensor, min_range: float) -> WindowScale:
+    """Instance-adaptive normalization from visible cells only.
+
+    Parameters
+    ----------
+    values_BTV : standardized values; anything finite where not visible
+    visible_BTV : bool, True where the network may look
+    min_range : smallest max - min, in units of the training std
+    """
+    infinity = torch.full((), torch.inf, dtype=values_BTV.dtype, device=values_BTV.device)
+    low = torch.where(visible_BTV, values_BTV, infinity).amin(dim=1, keepdim=True)
+    high = torch.where(visible_BTV, values_BTV, -infinity).amax(dim=1, keepdim=True)
+    empty = ~visible_BTV.any(dim=1, keepdim=True)
+    center = torch.where(empty, 0.0, (low + high) / 2)
+    half = torch.where(empty, 1.0, ((high - low) / 2).clamp_min(min_range / 2))
+    return WindowScale(center, half, empty)
+
+
+@dataclass(frozen=True, eq=False)
+class Bridge:
+    """Linear interpolation inside the window, as seen from every cell."""
+
+    value_BTV: Tensor
+    """Interpolated value in window units; flat beyond the outermost visible cells, 0 if empty."""
+    nearest_BTV: Tensor
+    """Steps to the nearest visible cell of the variate; T where there is none."""
+    features_BTV3: Tensor
+    """Value, 1 / (1 + steps to the left neighbour), the same to the right; 0 without one."""
+
+
+def bridge(x_BTV: Tensor, visible_BTV: Tensor) -> Bridge:
+    """Interpolate between visible cells along the steps, without a loop."""
+    num_steps = x_BTV.shape[1]
+    step_T1 = torch.arange(num_steps, device=x_BTV.device)[:, None]
+    left = torch.where(visible_BTV, step_T1, -1).cummax(dim=1).values
+    right = torch.where(visible_BTV, step_T1, num_steps).flip(1).cummin(dim=1).values.flip(1)
+    has_left, has_right = left >= 0, right < num_steps
+    x_left = x_BTV.gather(1, left.clamp_min(0))
+    x_right = x_BTV.gather(1, right.clamp_max(num_steps - 1))
+    x_left, x_right = (
+        torch.where(has_left, x_left, x_right),
+        torch.where(has_right, x_right, x_left),
+    )
+    to_left, to_right = (step_T1 - left).to(x_BTV.dtype), (right - step_T1).to(x_BTV.dtype)
+    share = torch.where(has_left & has_right, to_left / (to_left + to_right).clamp_min(1), 0.5)
+    value = torch.where(has_left | has_right, torch.lerp(x_left, x_right, share), 0.0)
+    to_left = torch.where(has_left, to_left, torch.inf)
+    to_right = torch.where(has_right, to_right, torch.inf)
+    features = torch.stack([value, 1 / (1 + to_left), 1 / (1 + to_right)], dim=-1)
+    nearest = torch.minimum(to_left, to_right).clamp_max(num_steps)
+    return Bridge(value, nearest, features)
+
+
+class Tokenizer:
+    """The two grids: tokens of the input on [-1, 1], bins of the output on a wider range."""
+
+    def __init__(self, config: TokenizerConfig) -> None:
+        self.config = config
+        self.num_outputs = config.num_outputs
+        self.output_step = 2 * config.output_range / (self.num_outputs - 1)
+
+    def centers(self, device: torch.device | str = "cpu") -> Tensor:
+        """(K_out,) values of the output bins, in window units."""
+        reach = self.config.output_range
+        return torch.linspace(-reach, reach, self.num_outputs, device=device)
+
+    def encode(self, x_BTV: Tensor, visible_BTV: Tensor, noise_BTV: Tensor | None) -> Tensor:
+        """Stochastic discretization of visible cells; `[MASK]` elsewhere.
+
+        Parameters
+        ----------
+        x_BTV : values in window units
+        noise_BTV : uniform on [-0.5, 0.5) for one draw z = round(c + u), whose expectation is c;
+            None for the interpolated token c itself
+
+        Returns
+        -------
+        coordinates_BTV : float, 0 for `[MASK]`, else in [1, K]
+        """
+        num_bins = self.config.num_bins
+        coordinate = (x_BTV + 1) / 2 * (num_bins - 1) + 1
+        if noise_BTV is not None:
+            # floor(c + u + 1/2), not round(): round-half-to-even would bias whole numbers.
+            coordinate = torch.floor(coordinate + noise_BTV + 0.5)
+        return torch.where(visible_BTV, coordinate.clamp(1, num_bins), 0.0)
+
+    def target(self, x_BTV: Tensor, noise_BTV: Tensor | None) -> Tensor:
+        """Coordinates on the output grid, 0..K_out-1; drawn with noise, exact without."""
+        coordinate = (x_BTV + self.config.output_range) / self.output_step
+        if noise_BTV is not None:
+            coordinate = torch.floor(coordinate + noise_BTV + 0.5)
+        return coordinate.clamp(0, self.num_outputs - 1)

@@ -1,0 +1,350 @@
+"""The training loop: windows from the device, hide cells, predict them, keep the best weights.
+
+Every random number of step n comes from generators seeded with (seed, n), so a resumed run draws
+exactly what an uninterrupted one would have drawn.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mdtim.checkpoint import load_folder, save_folder
+from mdtim.config import ModelConfig
+from mdtim.diffusion import masked_loss, stratified_times
+from mdtim.inference import Predictor
+from mdtim.masks import MaskMix
+from mdtim.network import FactorizedDiT
+from mdtim.runtime import precision
+from mdtim.series import DeviceSeries, DeviceWindows
+from mdtim.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """What a network is trained and validated on."""
+
+    series: DeviceSeries
+    training: DeviceWindows
+    validation: DeviceWindows
+    hidden_WTV: Tensor
+    """bool, on the device: the observed cells of each validation window that are hidden from it."""
+    masks: MaskMix
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of a run's history, written at every validation."""
+
+    step: int
+    loss: float
+    validation_mae: float
+    learning_rate: float
+    seconds: float
+
+
+@dataclass
+class Progress:
+    """Where a run stands; all of it goes into a checkpoint."""
+
+    step: int = 0
+    seconds: float = 0.0
+    best_mae: float = math.inf
+    best_step: int = 0
+    stale: int = 0
+    """Validations since the best one."""
+    history: list[Record] = field(default_factory=list)
+
+
+class MovingAverage:
+    """Exponential moving average of a network's weights."""
+
+    def __init__(self, network: FactorizedDiT, decay: float) -> None:
+        self.decay = decay
+        self.live: list[Tensor] = list(network.parameters())
+        self.average = [parameter.detach().clone() for parameter in self.live]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Move towards the live weights; faster in the first steps, which start from noise."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(self.average, self.live, 1 - decay)
+
+    @contextmanager
+    @torch.no_grad()
+    def applied(self) -> Iterator[None]:
+        """Run a block with the averaged weights in the network."""
+        kept = [parameter.detach().clone() for parameter in self.live]
+        torch._foreach_copy_(self.live, self.average)
+        try:
+            yield
+        finally:
+            torch._foreach_copy_(self.live, kept)
+
+
+class Trainer:
+    """One run of training.
+
+    Parameters
+    ----------
+    network : FactorizedDiT
+        On the device of the data; ends with the best averaged weights.
+    config : ModelConfig
+    data : TrainingData
+    seed : int
+    compile_step : bool
+        Let PyTorch compile the loss (worth it on a GPU).
+    """
+
+    def __init__(
+        self,
+        network: FactorizedDiT,
+        config: ModelConfig,
+        data: TrainingData,
+        seed: int,
+        *,
+        compile_step: bool = False,
+    ) -> None:
+        self.network = network
+        self.config = config
+        self.data = data
+        self.seed = seed
+        self.device = data.series.values_NV.device
+        self.tokenizer = Tokenizer(config.tokenizer)
+        self.average = MovingAverage(network, config.training.ema_decay)
+        self.best = [parameter.clone() for parameter in self.average.average]
+        self.optimizer = torch.optim.AdamW(
+            network.parameters(),
+            lr=config.training.learning_rate,
+            weight_decay=config.training.weight_decay,
+            fused=True,
+        )
+        self.progress = Progress()
+        self.loss = torch.compile(masked_loss) if compile_step else masked_loss
+
+    def run(
+        self,
+        *,
+        max_seconds: float | None = None,
+        on_step: Callable[[Progress, float], None] | None = None,
+        checkpoint: Path | None = None,
+        checkpoint_every: int = 500,
+    ) -> str:
+        """Train until done and leave the best weights in the network.
+
+        Parameters
+        ----------
+        max_seconds : time limit of the whole run, resumed parts included
+        on_step : called after every step with the progress and the share of the run that is done
+        checkpoint : folder to save to every `checkpoint_every` steps, and to resume from
+
+        Returns
+        -------
+        reason : "finished", "no longer improving", "out of time" or "interrupted"
+        """
+        training = self.config.training
+        began = time.monotonic() - self.progress.seconds
+        running = torch.zeros((), device=self.device)
+        since = 0
+        reason = "finished"
+        self.network.train()
+        with torch.random.fork_rng(devices=self._cuda_devices()):
+            try:
+                while self.progress.step < training.max_steps:
+                    share = self._share_done(max_seconds)
+                    if share >= 1:
+                        reason = "out of time"
+                        break
+                    running += self._step(share)
+                    since += 1
+                    self.progress.step += 1
+                    self.progress.seconds = time.monotonic() - began
+                    if self.progress.step % training.validate_every == 0:
+                        self._validate(float(running) / since)
+                        running.zero_()
+                        since = 0
+                        if self.progress.stale >= training.patience:
+                            reason = "no longer improving"
+                            break
+                    if checkpoint and self.progress.step % checkpoint_every == 0:
+                        self.save(checkpoint)
+                    if on_step is not None:
+                        on_step(self.progress, self._share_done(max_seconds))
+            except KeyboardInterrupt:
+                reason = "interrupted"
+            if since or not self.progress.history:
+                self._validate(float(running) / max(since, 1))
+        if checkpoint and reason != "finished":
+            self.save(checkpoint)
+        with torch.no_grad():
+            torch._foreach_copy_(list(self.network.parameters()), self.best)
+        self.network.eval()
+        return reason
+
+    def _cuda_devices(self) -> list[torch.device]:
+        return [self.device] if self.device.type == "cuda" else []
+
+    def _share_done(self, max_seconds: float | None) -> float:
+        """Share of the run that is behind us, by steps or by the clock, whichever is further."""
+        by_steps = self.progress.step / self.config.training.max_steps
+        return max(by_steps, self.progress.seconds / max_seconds) if max_seconds else by_steps
+
+    def learning_rate(self, share: float) -> float:
+        """Warm-up, then constant or a cosine down to zero at the end of the run."""
+        training = self.config.training
+        warm = min(1.0, (self.progress.step + 1) / max(training.warmup_steps, 1))
+        decay = 0.5 * (1 + math.cos(math.pi * min(share, 1.0))) if training.cosine else 1.0
+        return training.learning_rate * warm * decay
+
+    def _step(self, share: float) -> Tensor:
+        """One optimizer step; returns the loss, still on the device."""
+        seed = self.seed * 1_000_003 + self.progress.step
+        generator = torch.Generator(self.device).manual_seed(seed)
+        torch.manual_seed(seed)  # dropout knows only the default generator
+        windows, size = self.data.training, self.config.training.batch_size
+        chosen = torch.randint(len(windows), (size,), generator=generator, device=self.device)
+        batch = self.data.series.gather(
+            windows.starts[chosen], windows.ends[chosen], windows.length
+        )
+        shape = (size, windows.length, batch.values_BTV.shape[2])
+        time_B = stratified_times(size, generator)
+        hidden = self.data.masks.draw(time_B, shape, generator)
+        noise: list[Tensor | None] = [None, None]
+        if not self.config.tokenizer.interpolated:
+            noise = [
+                torch.rand(shape, generator=generator, device=self.device) - 0.5 for _ in range(2)
+            ]
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate(share)
+        with precision(self.device):
+            loss = self.loss(
+                self.network,
+                self.tokenizer,
+                self.config.diffusion,
+                values_BTV=batch.values_BTV,
+                observed_BTV=batch.observed_BTV,
+                hidden_BTV=hidden,
+                time_B=time_B,
+                input_noise_BTV=noise[0],
+                target_noise_BTV=noise[1],
+            )
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(
+            self.network.parameters(), self.config.training.clip_norm, foreach=True
+        )
+        self.optimizer.step()
+        self.average.update(self.progress.step)
+        return loss.detach()
+
+    def _validate(self, loss: float) -> None:
+        with self.average.applied():
+            error = validation_mae(self._predictor(), self.data)
+        progress = self.progress
+        rate = self.optimizer.param_groups[0]["lr"]
+        progress.history.append(Record(progress.step, loss, error, rate, progress.seconds))
+        if error < progress.best_mae:
+            progress.best_mae, progress.best_step, progress.stale = error, progress.step, 0
+            self.best = [parameter.clone() for parameter in self.average.average]
+        else:
+            progress.stale += 1
+        self.network.train()
+
+    def _predictor(self) -> Predictor:
+        # One draw is enough to tell better weights from worse.
+        return Predictor(self.network.eval(), self.config.change(num_draws=1), self.seed)
+
+    # -- saving and resuming ----------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """Write all that is needed to go on as if nothing had happened."""
+        names = [name for name, _ in self.network.named_parameters()]
+        tensors: dict[str, Tensor] = {}
+        for name, live, average, best in zip(
+            names, self.average.live, self.average.average, self.best, strict=True
+        ):
+            tensors |= {f"live.{name}": live, f"average.{name}": average, f"best.{name}": best}
+            state = self.optimizer.state.get(live, {})
+            tensors |= {f"optimizer.{key}.{name}": value for key, value in state.items()}
+        save_folder(folder, {"kind": "run", "run": self._document()}, tensors)
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "config": self.config.to_dict(),
+            "progress": asdict(self.progress),
+        }
+
+    def resume(self, folder: Path) -> None:
+        """Go on from a checkpoint of the same run; refuses one of another."""
+        document, tensors = load_folder(folder)
+        mine, theirs = self._document(), document.get("run", {})
+        for part in ("seed", "config"):
+            # Through JSON, like the file, so that tuples and lists compare alike.
+            if _plain(theirs.get(part)) != _plain(mine[part]):
+                raise ValueError(
+                    f"{folder} is a checkpoint of another run ({part} differs); "
+                    "use the same settings, or another checkpoint folder"
+                )
+        saved = dict(theirs["progress"])
+        saved["history"] = [Record(**record) for record in saved["history"]]
+        self.progress = Progress(**saved)
+        with torch.no_grad():
+            for index, (name, live) in enumerate(self.network.named_parameters()):
+                live.copy_(tensors[f"live.{name}"])
+                self.average.average[index].copy_(tensors[f"average.{name}"])
+                self.best[index].copy_(tensors[f"best.{name}"])
+                prefix = "optimizer."
+                state = {
+                    key: tensors[f"{prefix}{key}.{name}"].to(
+                        "cpu" if key == "step" and self.device.type == "cpu" else self.device
+                    )
+                    for key in ("step", "exp_avg", "exp_avg_sq")
+                    if f"{prefix}{key}.{name}" in tensors
+                }
+                if state:
+                    self.optimizer.state[live] = state
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def validation_batches(
+    predictor: Predictor, data: TrainingData, batch_size: int = 256
+) -> Iterator[tuple[Tensor, Tensor, Any]]:
+    """Predict the validation windows.
+
+    Yields
+    ------
+    truth_BTV, scored_BTV, distribution : the last over (B, T, V), in standardized units
+    """
+    windows = data.validation
+    for begin in range(0, len(windows), batch_size):
+        part = slice(begin, begin + batch_size)
+        batch = data.series.gather(windows.starts[part], windows.ends[part], windows.length)
+        scored = data.hidden_WTV[part] & batch.observed_BTV
+        visible = batch.observed_BTV & ~scored
+        probs, scale = predictor.probs(batch.values_BTV, visible, batch.cell_keys())
+        yield batch.values_BTV, scored, predictor.distribution(probs, scale)
+
+
+def validation_mae(predictor: Predictor, data: TrainingData) -> float:
+    """Mean absolute error over the hidden validation cells, in standardized units."""
+    total = torch.zeros((), dtype=torch.float64, device=predictor.device)
+    count = torch.zeros((), dtype=torch.int64, device=predictor.device)
+    for truth, scored, distribution in validation_batches(predictor, data):
+        error = (distribution.mean() - truth).abs()
+        total += torch.where(scored, error, 0.0).sum()
+        count += scored.sum()
+    return float(total / count.clamp_min(1))

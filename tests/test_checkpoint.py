@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from mdtim.checkpoint import load_folder, load_weights, save_folder
+
+WEIGHTS = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(4)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_folder(tmp_path / "model", {"kind": "imputer"}, WEIGHTS)
+    return tmp_path / "model"
+
+
+def test_what_was_saved_is_loaded(folder: Path) -> None:
+    document, tensors = load_folder(folder)
+    assert document["kind"] == "imputer"
+    assert all(torch.equal(tensors[name], WEIGHTS[name]) for name in WEIGHTS)
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_saving_again_replaces_the_folder(folder: Path) -> None:
+    save_folder(folder, {"kind": "other"}, {})
+    document, tensors = load_folder(folder)
+    assert document["kind"] == "other"
+    assert not tensors
+
+
+def test_a_folder_that_is_not_ours_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="not an mdtim model"):
+        save_folder(tmp_path / "precious", {}, {})
+    assert (tmp_path / "precious" / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_failed_save_leaves_the_old_model(folder: Path) -> None:
+    with pytest.raises(TypeError):
+        save_folder(folder, {"kind": object()}, WEIGHTS)
+    assert load_folder(folder)[0]["kind"] == "imputer"
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_truncated_weights_are_refused(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(ValueError, match="damaged or truncated"):
+        load_folder(folder)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"model\.safetensors is missing"):
+        load_folder(folder)
+
+
+def test_a_foreign_damaged_or_newer_config_is_refused(folder: Path, tmp_path: Path) -> None:
+    path = folder / "config.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "format_version": 99}))
+    with pytest.raises(ValueError, match="format version 99, this mdtim reads version 1"):
+        load_folder(folder)
+    path.write_text(json.dumps({"format": "other"}))
+    with pytest.raises(ValueError, match="of another kind"):
+        load_folder(folder)
+    path.write_text("{")
+    with pytest.raises(ValueError, match="is damaged"):
+        load_folder(folder)
+    with pytest.raises(ValueError, match=r"no config\.json"):
+        load_folder(tmp_path)
+
+
+def test_weights_that_do_not_fit_are_refused(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"missing \['c'\]"):
+        load_weights({**WEIGHTS, "c": torch.ones(1)}, WEIGHTS, folder)
+    with pytest.raises(ValueError, match=r"unexpected \['b'\]"):
+        load_weights({"a": WEIGHTS["a"]}, WEIGHTS, folder)
+    with pytest.raises(ValueError, match="shape"):
+        load_weights({**WEIGHTS, "b": torch.ones(5)}, WEIGHTS, folder)
+
+
+def test_no_pickle_is_on_the_loading_path() -> None:
+    import mdtim
+
+    for path in Path(mdtim.__file__).parent.rglob("*.py"):
+        text = path.read_text()
+        assert "import pickle" not in text, path
+        assert "torch.load" not in text, path

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import mdtim.cli
+from mdtim.cli import app
+
+QUICK = ["--max-steps", "2", "--window", "16"]
+
+
+@pytest.fixture(autouse=True)
+def _tiny_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    from conftest import tiny_config
+
+    monkeypatch.setattr("mdtim.imputer.preset", lambda name: tiny_config())
+
+
+@pytest.fixture
+def source(tmp_path: Path, gappy: np.ndarray) -> Path:
+    frame = pd.DataFrame(gappy, columns=["a", "b", "c"])
+    frame.insert(0, "when", pd.date_range("2024-01-01", periods=len(gappy), freq="h").astype(str))
+    frame.insert(2, "label", ["x", "y"] * 120)
+    frame.to_csv(tmp_path / "in.csv", index=False)
+    return tmp_path / "in.csv"
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_impute_writes_a_filled_table_and_leaves_the_input(source: Path, tmp_path: Path) -> None:
+    before = source.read_bytes()
+    output = tmp_path / "out.csv"
+    report = tmp_path / "report.html"
+    text = run(
+        "impute", source, "-o", output, "--quantiles", "0.05,0.95", "--report", report, *QUICK
+    )
+    assert "filled" in text
+    assert source.read_bytes() == before
+    table, filled = pd.read_csv(source), pd.read_csv(output)
+    assert list(filled.columns[:5]) == list(table.columns)
+    assert {"a_q0.05", "c_q0.95"} <= set(filled.columns)
+    assert not filled.isna().any().any()
+    known = table["b"].notna()
+    assert (filled.loc[known, "b"] == table.loc[known, "b"]).all()
+    assert "<svg" in report.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "out.csv", "report.html"]
+
+
+def test_a_model_is_fitted_once_and_used_again(source: Path, tmp_path: Path) -> None:
+    run("fit", source, "-o", tmp_path / "model", *QUICK)
+    for name in ("one.csv", "two.parquet"):
+        run("impute", source, "-o", tmp_path / name, "--model", tmp_path / "model", "--quiet")
+    one = pd.read_csv(tmp_path / "one.csv")
+    two = pd.read_parquet(tmp_path / "two.parquet")
+    np.testing.assert_array_equal(one[["a", "b", "c"]], two[["a", "b", "c"]])
+    facts = json.loads(run("info", tmp_path / "model", "--json"))
+    assert facts["window"] == 16
+    assert facts["variates"] == ["a", "b", "c"]
+    assert "window: 16" in run("info", tmp_path / "model")
+
+
+def test_evaluate_prints_scores_beside_simple_methods(source: Path, tmp_path: Path) -> None:
+    text = run("evaluate", source, "--report", tmp_path / "r.html", *QUICK)
+    assert "linear" in text
+    scores = json.loads(run("evaluate", source, "--json", *QUICK).splitlines()[-1])
+    assert {row["method"] for row in scores["rows"]} == {"mdtim", "mean", "locf", "linear"}
+    assert run("evaluate", source, "--quiet", *QUICK).count("linear") <= 1  # a note at most
+
+
+def test_info_says_what_is_missing(source: Path) -> None:
+    facts = json.loads(run("info", source, "--json"))
+    table = pd.read_csv(source)
+    assert facts["missing"] == int(table.isna().sum().sum())
+    assert facts["columns"][1]["longest_gap"] >= 15
+    assert "longest gap" in run("info", source)
+
+
+def test_json_is_one_object_on_stdout(source: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        app, ["impute", str(source), "-o", str(tmp_path / "o.csv"), "--json", *QUICK]
+    )
+    facts = json.loads(result.stdout)
+    assert facts["filled"] == facts["missing"]
+    assert facts["fit"]["steps"] == 2
+
+
+def test_demo_scores_fills_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mdtim.demo
+
+    whole = mdtim.demo.nyc_weather()
+    part = pd.concat([group.iloc[:200] for _, group in whole.groupby("origin")]).reset_index(
+        drop=True
+    )
+    monkeypatch.setattr(mdtim.demo, "nyc_weather", lambda: part)
+    text = run("demo", "-o", tmp_path / "demo", "--max-steps", "2")
+    assert "linear" in text
+    filled = pd.read_csv(tmp_path / "demo" / "filled.csv")
+    assert list(filled.columns) == list(part.columns)
+    assert len(filled) == len(part)
+    assert not filled.isna().any().any()
+    for column in mdtim.demo.WEATHER_COLUMNS:
+        known = part[column].notna().to_numpy()
+        assert (filled[column][known].to_numpy() == part[column][known].to_numpy()).all()
+    assert (tmp_path / "demo" / "report.html").stat().st_size > 1_000
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "there is no file"),
+        ("", "empty"),
+        ("a,b\n", "no rows"),
+        ("name\nx\ny\n", "numeric"),
+        ("t,a\n2024-01-01,inf\n2024-01-02,1\n", "inf"),
+        ("t,a\n2024-01-01,1\n2024-01-01,2\n", "2024-01-01"),
+        ("a\n1\n2\nerr\n4\n", "err"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, content: str | None, message: str
+) -> None:
+    path = tmp_path / "bad.csv"
+    if content is not None:
+        path.write_text(content)
+    text = run("impute", path, "-o", tmp_path / "out.csv", *QUICK, code=2)
+    assert message.lower() in text.lower()
+    assert "Traceback" not in text
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_wrong_options_are_named(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "o.csv"
+    assert "--quantiles" in run("impute", source, "-o", output, "--quantiles", "5", code=2)
+    assert "--quantiles" in run("impute", source, "-o", output, "--quantiles", "a", code=2)
+    assert "--window" in run("impute", source, "-o", output, "--window", "big", code=2)
+    assert "input itself" in run("impute", source, "-o", source, *QUICK, code=2)
+    assert "not an mdtim model" in run("impute", source, "-o", output, "--model", tmp_path, code=2)
+    assert "nope" in run("impute", source, "-o", output, "--columns", "nope", *QUICK, code=2)
+
+
+def test_warnings_become_notes(source: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(source).assign(dead=np.nan)
+    frame["dead"] = frame["dead"].astype(float)
+    frame.to_parquet(tmp_path / "dead.parquet")
+    text = run("impute", tmp_path / "dead.parquet", "-o", tmp_path / "o.csv", *QUICK)
+    assert "note:" in text
+    assert "dead" in text
+
+
+def test_help_does_not_import_torch() -> None:
+    code = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom mdtim.cli import app\n"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
+        "assert 'torch' not in sys.modules and 'pandas' not in sys.modules, 'heavy import'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_module_runs_as_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["mdtim", "--help"])
+    with pytest.raises(SystemExit) as stop:
+        mdtim.cli.main()
+    assert stop.value.code == 0

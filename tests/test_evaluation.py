@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from conftest import tiny_config
+from mdtim import MDTIMImputer
+from mdtim.evaluation import evaluate, hide_share, without
+from mdtim.panel import Panel
+from mdtim.table import Table
+
+pytestmark = pytest.mark.filterwarnings("ignore::mdtim.model.ImputationWarning")
+
+
+def imputer() -> MDTIMImputer:
+    return MDTIMImputer(window=24, preset=tiny_config(), progress=False)
+
+
+def test_a_model_is_scored_beside_the_simple_methods_on_the_same_cells(gappy: np.ndarray) -> None:
+    scores, table = evaluate(imputer(), gappy, share=0.2, seed=1, fit=True)
+    assert [row.method for row in scores.rows] == ["mdtim", "mean", "locf", "linear"]
+    assert scores.num_hidden == int(0.2 * (~np.isnan(gappy)).sum())
+    assert sum(column.num_hidden for column in scores.columns) == scores.num_hidden
+    model, mean = scores.rows[0], scores.rows[1]
+    assert 0 < model.mae < mean.mae
+    assert model.crps < model.mae
+    assert model.coverage90 is not None
+    assert mean.crps == pytest.approx(mean.mae)
+    assert mean.coverage90 is None
+    assert np.array_equal(table.panel.values, gappy, equal_nan=True)
+    assert json.loads(json.dumps(scores.to_dict()))["num_hidden"] == scores.num_hidden
+
+
+def test_the_score_of_linear_interpolation_is_that_of_pandas(gappy: np.ndarray) -> None:
+    import pandas as pd
+
+    scores, table = evaluate(imputer(), gappy, share=0.2, seed=1, fit=True)
+    hidden = hide_share(table.panel, 0.2, 1)
+    shown = pd.DataFrame(np.where(hidden, np.nan, gappy))
+    error = (shown.interpolate(limit_direction="both") - gappy).to_numpy()
+    from mdtim.scaling import Standardizer
+
+    expected = np.abs(error / Standardizer.fit(gappy).std)[hidden].mean()
+    assert scores.rows[-1].mae == pytest.approx(expected)
+
+
+def test_no_hidden_value_reaches_the_model(gappy: np.ndarray) -> None:
+    panel = Table.read(gappy).panel
+    hidden = hide_share(panel, 0.2, 0)
+    poisoned = Panel(np.where(hidden, 1e9, panel.values), panel.offsets, panel.variates)
+    filled = [
+        imputer()
+        .fit_panel(without(one, hidden))
+        .model_.fill(without(one, hidden), keep_distribution=False)
+        for one in (panel, poisoned)
+    ]
+    assert np.array_equal(filled[0].mean, filled[1].mean)
+
+
+def test_a_fitted_model_is_not_fitted_again(gappy: np.ndarray) -> None:
+    model = imputer().fit(gappy)
+    before = model.model_.network
+    evaluate(model, gappy, share=0.1, fit=False)
+    assert model.model_.network is before
+
+
+def test_an_impossible_share_is_refused(gappy: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="between 0 and 1, got 0"):
+        evaluate(imputer(), gappy, share=0.0, fit=True)
+    with pytest.raises(ValueError, match="none at all"):
+        evaluate(imputer(), gappy[:3], share=0.05, fit=True)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import tiny_config, waves
+from mdtim.inference import Predictor, fill_cells, sample_series, windows_to_fill
+from mdtim.network import FactorizedDiT
+from mdtim.series import DeviceSeries
+
+CPU = torch.device("cpu")
+
+
+def predictor(num_variates: int, **changes: object) -> Predictor:
+    config = tiny_config(**changes)
+    torch.manual_seed(0)
+    network = FactorizedDiT(config.network, config.tokenizer, num_variates).eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return Predictor(network, config)
+
+
+def holey(num_steps: int, num_variates: int, seed: int = 0, share: float = 0.3) -> np.ndarray:
+    values = waves(num_steps, num_variates, seed).astype(np.float32)
+    values[np.random.default_rng(seed + 1).random(values.shape) < share] = np.nan
+    return values
+
+
+def fill(values: np.ndarray, offsets: list[int], length: int, batch: int = 8, **options: object):
+    changes = {k: v for k, v in options.items() if k != "keep"}
+    return fill_cells(
+        predictor(values.shape[1], **changes),
+        DeviceSeries.put(values, CPU),
+        np.array(offsets),
+        length,
+        batch_size=batch,
+        keep_distribution=bool(options.get("keep", True)),
+    )
+
+
+@given(st.integers(1, 70), st.integers(1, 20), st.integers(0, 5))
+def test_every_missing_cell_is_filled_once(num_steps: int, length: int, seed: int) -> None:
+    values = holey(num_steps, 2, seed)
+    cells = fill(values, [0, num_steps // 2, num_steps], length)
+    found = set(zip(cells.rows.tolist(), cells.variates.tolist(), strict=True))
+    assert found == set(map(tuple, np.argwhere(np.isnan(values)).tolist()))
+    assert len(found) == len(cells.mean)
+    assert np.isfinite(cells.mean).all()
+
+
+@pytest.mark.parametrize("changes", [{}, {"interpolated": False, "num_draws": 3}])
+def test_the_answer_does_not_depend_on_the_batch_size(changes: dict[str, object]) -> None:
+    values = holey(130, 3)
+    base = fill(values, [0, 130], 16, batch=64, **changes)
+    for batch in (1, 3, 7):
+        other = fill(values, [0, 130], 16, batch=batch, **changes)
+        assert np.array_equal(other.rows, base.rows)
+        np.testing.assert_allclose(other.mean, base.mean, atol=2e-6)
+        assert base.distribution is not None
+        assert other.distribution is not None
+        np.testing.assert_allclose(
+            other.distribution.quantile(0.9), base.distribution.quantile(0.9), atol=2e-3
+        )
+
+
+def test_means_alone_are_the_means_of_the_distributions() -> None:
+    values = holey(130, 3)
+    means = fill(values, [0, 130], 16, keep=False)
+    full = fill(values, [0, 130], 16)
+    assert means.distribution is None
+    np.testing.assert_allclose(means.mean, full.mean, atol=1e-12)
+    assert full.distribution is not None
+    np.testing.assert_allclose(full.distribution.mean(), full.mean, atol=3e-3)
+
+
+def test_one_series_does_not_see_another() -> None:
+    values = holey(60, 2)
+    changed = values.copy()
+    changed[:30] += 5
+    one, two = fill(values, [0, 30, 60], 16), fill(changed, [0, 30, 60], 16)
+    np.testing.assert_allclose(one.mean[one.rows >= 30], two.mean[two.rows >= 30], atol=2e-6)
+
+
+def test_draws_are_averaged_and_differ_from_one() -> None:
+    values = holey(60, 2)
+    one = fill(values, [0, 60], 16, interpolated=False, num_draws=1)
+    ten = fill(values, [0, 60], 16, interpolated=False, num_draws=10)
+    exact = fill(values, [0, 60], 16, interpolated=True)
+    assert not np.allclose(one.mean, ten.mean)
+    assert np.abs(ten.mean - exact.mean).mean() < np.abs(one.mean - exact.mean).mean()
+
+
+def test_the_continuous_ablation_fills_through_the_same_path() -> None:
+    cells = fill(holey(60, 2), [0, 60], 16, continuous=True, interpolation_prior=False)
+    assert np.isfinite(cells.mean).all()
+
+
+def test_nothing_missing_needs_no_window() -> None:
+    values = waves(50, 2).astype(np.float32)
+    assert len(windows_to_fill(np.isnan(values), np.array([0, 50]), 16)) == 0
+    cells = fill(values, [0, 50], 16)
+    assert len(cells.mean) == 0
+    assert cells.distribution is not None
+
+
+def test_a_joint_sample_keeps_every_anchor_and_fills_the_rest() -> None:
+    values = holey(70, 2)
+    series = DeviceSeries.put(values, CPU)
+    drawn = [
+        sample_series(predictor(2), series, np.array([0, 70]), 16, batch_size=4, sample=number)
+        for number in (0, 1)
+    ]
+    known = ~np.isnan(values)
+    for one in drawn:
+        assert np.array_equal(one[known].astype(np.float32), values[known])
+        assert np.isfinite(one).all()
+    assert not np.allclose(drawn[0], drawn[1])
+
+
+def test_a_joint_sample_does_not_depend_on_the_batch_size() -> None:
+    series = DeviceSeries.put(holey(70, 2), CPU)
+    one, two = (
+        sample_series(predictor(2), series, np.array([0, 70]), 16, batch_size=size, sample=0)
+        for size in (1, 16)
+    )
+    np.testing.assert_allclose(one, two, atol=1e-4)
+
+
+def test_progress_counts_up_to_the_number_of_windows() -> None:
+    seen: list[tuple[int, int]] = []
+    fill_cells(
+        predictor(2),
+        DeviceSeries.put(holey(60, 2), CPU),
+        np.array([0, 60]),
+        16,
+        batch_size=2,
+        keep_distribution=False,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen[-1][0] == seen[-1][1]
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)

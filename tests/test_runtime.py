@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mdtim.runtime import keyed_uniform, precision, resolve_device
+
+
+def test_keyed_numbers_are_uniform_and_depend_on_seed_stream_and_key() -> None:
+    keys = torch.arange(100_000)
+    numbers = keyed_uniform(0, 0, keys)
+    assert numbers.min() >= 0
+    assert numbers.max() < 1
+    assert float(numbers.mean()) == pytest.approx(0.5, abs=0.005)
+    assert float(numbers.var()) == pytest.approx(1 / 12, abs=0.002)
+    assert abs(float(torch.corrcoef(torch.stack([numbers[:-1], numbers[1:]]))[0, 1])) < 0.01
+    for other in (keyed_uniform(1, 0, keys), keyed_uniform(0, 1, keys)):
+        assert abs(float(torch.corrcoef(torch.stack([numbers, other]))[0, 1])) < 0.01
+
+
+def test_keyed_numbers_are_the_same_in_any_order() -> None:
+    keys = torch.randperm(1_000)
+    assert torch.equal(keyed_uniform(3, 2, keys), keyed_uniform(3, 2, torch.arange(1_000))[keys])
+
+
+def test_known_numbers_do_not_change_between_versions() -> None:
+    numbers = keyed_uniform(42, 7, torch.tensor([0, 1, 10**12]))
+    assert [round(float(number), 6) for number in numbers] == KNOWN
+
+
+KNOWN = [0.729443, 0.347463, 0.294102]
+
+
+def test_a_cpu_computes_in_float32() -> None:
+    with precision(torch.device("cpu")):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    assert resolve_device("cpu").type == "cpu"
+    with pytest.raises(ValueError, match="unknown device 'toaster'"):
+        resolve_device("toaster")
+    with pytest.raises(ValueError, match="not supported"):
+        resolve_device("meta")
+    if not torch.cuda.is_available():
+        assert resolve_device("auto").type == "cpu"
+        with pytest.raises(ValueError, match="sees no GPU"):
+            resolve_device("cuda")

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mdtim.scaling import Standardizer
+
+numbers = np.random.default_rng(0).normal(size=(500, 2))
+
+
+@given(st.sampled_from([1e-9, 0.37, -3.0, 1e12]), st.sampled_from([0.0, 1e6, -12.5]))
+def test_the_same_data_in_other_units_are_the_same_numbers(scale: float, offset: float) -> None:
+    plain = Standardizer.fit(numbers).forward(numbers)
+    offset = offset if abs(scale) > 1e-3 else offset * 1e-9
+    other = Standardizer.fit(scale * numbers + offset).forward(scale * numbers + offset)
+    np.testing.assert_allclose(np.sign(scale) * other, plain, atol=2**-15)
+    assert (np.sign(scale) * other == plain).mean() > 0.99
+
+
+def test_standardized_values_go_back() -> None:
+    scaler = Standardizer.fit(numbers)
+    back = scaler.back(scaler.forward(numbers)[:, 1].astype(float), np.ones(500, dtype=np.int64))
+    np.testing.assert_allclose(back, numbers[:, 1], atol=2e-5)
+
+
+def test_one_absurd_reading_does_not_decide_the_scale() -> None:
+    spoiled = numbers.copy()
+    spoiled[7, 0] = 1e12
+    assert Standardizer.fit(spoiled).std[0] < 2 * Standardizer.fit(numbers).std[0]
+
+
+def test_constant_and_unseen_columns_are_told_apart() -> None:
+    values = np.column_stack([np.full(9, 5.0), np.full(9, np.nan), np.arange(9.0)])
+    values[3, 0] = np.nan
+    scaler = Standardizer.fit(values)
+    assert scaler.varies.tolist() == [False, False, True]
+    assert scaler.seen.tolist() == [True, False, True]
+    assert scaler.mean[0] == 5.0
+
+
+def test_rare_events_still_count_as_variation() -> None:
+    values = np.zeros((5_000, 1))
+    values[17] = 1.0
+    scaler = Standardizer.fit(values)
+    assert scaler.varies[0]
+    assert scaler.std[0] > 0

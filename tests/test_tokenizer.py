@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mdtim.config import TokenizerConfig
+from mdtim.tokenizer import Tokenizer, bridge, window_scale
+
+
+def batch(seed: int, visible_share: float = 0.6) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn((4, 12, 3), generator=generator)
+    return values, torch.rand(values.shape, generator=generator) < visible_share
+
+
+@given(st.integers(0, 100))
+def test_visible_values_land_in_minus_one_to_one(seed: int) -> None:
+    values, visible = batch(seed)
+    x = window_scale(values, visible, 0.05).normalize(values)
+    assert x[visible].abs().max() <= 1 + 1e-5
+
+
+@given(st.integers(0, 100))
+def test_the_scale_never_looks_at_what_is_not_visible(seed: int) -> None:
+    values, visible = batch(seed)
+    poisoned = torch.where(visible, values, torch.full_like(values, 1e9))
+    one, two = window_scale(values, visible, 0.05), window_scale(poisoned, visible, 0.05)
+    assert torch.equal(one.center_B1V, two.center_B1V)
+    assert torch.equal(one.half_B1V, two.half_B1V)
+    assert torch.equal(one.level_BV3(), two.level_BV3())
+
+
+def test_a_flat_window_gets_the_smallest_range_and_an_empty_one_the_training_data() -> None:
+    values = torch.full((1, 5, 2), 3.0)
+    visible = torch.tensor([True, False]).expand(1, 5, 2)
+    scale = window_scale(values, visible, 0.05)
+    assert scale.half_B1V.flatten().tolist() == [np.float32(0.025), 1.0]
+    assert scale.center_B1V.flatten().tolist() == [3.0, 0.0]
+    assert scale.empty_B1V.flatten().tolist() == [False, True]
+
+
+@given(st.floats(-1, 1), st.integers(0, 10))
+def test_stochastic_discretization_is_unbiased(value: float, seed: int) -> None:
+    tokenizer = Tokenizer(TokenizerConfig())
+    count = 20_000
+    x = torch.full((1, count, 1), value, dtype=torch.float64)
+    noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    tokens = tokenizer.encode(x, torch.ones_like(x, dtype=torch.bool), noise - 0.5)
+    exact = (value + 1) / 2 * 39 + 1
+    assert abs(float(tokens.mean()) - exact) < 5 * 0.5 / count**0.5
+    assert set(tokens.unique().tolist()) <= {np.floor(exact), np.floor(exact) + 1}
+
+
+def test_a_coordinate_of_3_6_is_token_4_six_times_in_ten() -> None:
+    tokenizer = Tokenizer(TokenizerConfig())
+    x = torch.full((1, 10, 1), (3.6 - 1) / 39 * 2 - 1, dtype=torch.float64)
+    noise = (torch.arange(10).view(1, 10, 1) + 0.5) / 10 - 0.5
+    tokens = tokenizer.encode(x, torch.ones_like(x, dtype=torch.bool), noise)
+    assert sorted(tokens.flatten().tolist()) == [3.0] * 4 + [4.0] * 6
+
+
+@given(st.integers(0, 100))
+def test_mask_is_apart_from_every_value(seed: int) -> None:
+    values, visible = batch(seed)
+    coordinates = Tokenizer(TokenizerConfig()).encode(values.clamp(-1, 1), visible, None)
+    assert (coordinates[~visible] == 0).all()
+    assert (coordinates[visible] >= 1).all()
+    assert (coordinates[visible] <= 40).all()
+
+
+@given(st.floats(-1.5, 1.5))
+def test_targets_decode_to_the_value_they_encode(value: float) -> None:
+    tokenizer = Tokenizer(TokenizerConfig())
+    position = float(tokenizer.target(torch.tensor([[[value]]], dtype=torch.float64), None))
+    decoded = np.interp(position, np.arange(60), tokenizer.centers().double().numpy())
+    assert abs(decoded - value) < 1e-6
+
+
+@given(st.integers(0, 100), st.sampled_from([0.1, 0.5, 0.9]))
+def test_the_bridge_is_pandas_linear_interpolation(seed: int, share: float) -> None:
+    values, visible = batch(seed, share)
+    built = bridge(values, visible).value_BTV
+    for window in range(len(values)):
+        frame = pd.DataFrame(values[window].numpy()).where(visible[window].numpy())
+        expected = frame.interpolate(limit_direction="both").fillna(0.0)
+        np.testing.assert_allclose(built[window].numpy(), expected.to_numpy(), atol=1e-5)
+    poisoned = torch.where(visible, values, torch.full_like(values, 1e9))
+    assert torch.equal(
+        bridge(poisoned, visible).features_BTV3, bridge(values, visible).features_BTV3
+    )

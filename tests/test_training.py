@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import tiny_config, waves
+from mdtim.config import ModelConfig
+from mdtim.masks import MaskMix
+from mdtim.missingness import uniform
+from mdtim.network import FactorizedDiT
+from mdtim.series import DeviceSeries, DeviceWindows
+from mdtim.training import MovingAverage, Progress, Trainer, TrainingData, validation_mae
+from mdtim.windows import every_window
+
+CPU = torch.device("cpu")
+
+
+def trainer(config: ModelConfig, seed: int = 0) -> Trainer:
+    values = waves(160, 2).astype(np.float32)
+    values[30:34, 0] = np.nan
+    index = every_window(np.array([0, 160]), 16)
+    training, validation = index.take(np.arange(0, 110)), index.take(np.arange(126, 145, 3))
+    data = TrainingData(
+        DeviceSeries.put(values, CPU),
+        DeviceWindows.put(training, CPU),
+        DeviceWindows.put(validation, CPU),
+        torch.from_numpy(uniform((len(validation), 16, 2), 0.3, np.random.default_rng(0))),
+        MaskMix.from_config(config.diffusion, torch.tensor([3.0, 5.0])),
+    )
+    torch.manual_seed(seed)
+    network = FactorizedDiT(config.network, config.tokenizer, 2)
+    return Trainer(network, config, data, seed)
+
+
+def weights(run: Trainer) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in run.network.state_dict().items()}
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_training_learns() -> None:
+    run = trainer(tiny_config(max_steps=120, validate_every=40, learning_rate=3e-3, dropout=0.0))
+    before = validation_mae(run._predictor(), run.data)
+    assert run.run() == "finished"
+    assert run.progress.best_mae < 0.8 * before
+    assert validation_mae(run._predictor(), run.data) == pytest.approx(run.progress.best_mae)
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others() -> None:
+    runs = [trainer(tiny_config(), seed) for seed in (3, 3, 4)]
+    for run in runs:
+        run.run()
+    assert same(weights(runs[0]), weights(runs[1]))
+    assert not same(weights(runs[0]), weights(runs[2]))
+
+
+def test_training_leaves_the_global_random_state_alone() -> None:
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    run = trainer(tiny_config())
+    torch.manual_seed(11)
+    run.run()
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("changes", [{}, {"interpolated": False, "mixed_masks": False}])
+def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    config = tiny_config(max_steps=8, validate_every=2, **changes)
+    whole = trainer(config)
+    whole.run()
+
+    first = trainer(config)
+
+    def stop_at_five(progress: Progress, share: float) -> None:
+        if progress.step == 5:
+            raise KeyboardInterrupt
+
+    assert first.run(on_step=stop_at_five, checkpoint=tmp_path / "run", checkpoint_every=1) == (
+        "interrupted"
+    )
+    # The checkpoint of the interruption itself, not a later one.
+    second = trainer(config)
+    second.resume(tmp_path / "run")
+    assert second.progress.step == 5
+    second.run()
+    assert same(weights(whole), weights(second))
+    steps = [record.step for record in whole.progress.history]
+    assert set(steps) <= {record.step for record in second.progress.history}
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    run = trainer(tiny_config())
+    run.run(checkpoint=tmp_path / "run", checkpoint_every=2)
+    with pytest.raises(ValueError, match=r"another run .config differs"):
+        trainer(tiny_config(learning_rate=1.0)).resume(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"another run .seed differs"):
+        trainer(tiny_config(), seed=9).resume(tmp_path / "run")
+
+
+def test_an_interrupted_run_keeps_the_best_so_far() -> None:
+    run = trainer(tiny_config(max_steps=1_000, validate_every=2))
+
+    def stop(progress: Progress, share: float) -> None:
+        if progress.step == 5:
+            raise KeyboardInterrupt
+
+    assert run.run(on_step=stop) == "interrupted"
+    assert run.progress.best_mae < np.inf
+    assert validation_mae(run._predictor(), run.data) == pytest.approx(run.progress.best_mae)
+
+
+def test_a_run_stops_when_time_is_up_or_nothing_improves() -> None:
+    assert trainer(tiny_config(max_steps=10_000)).run(max_seconds=0.5) == "out of time"
+    # With a learning rate of zero the first validation stays the best.
+    stuck = tiny_config(max_steps=10_000, learning_rate=0.0, validate_every=1, patience=3)
+    assert trainer(stuck).run() == "no longer improving"
+
+
+def test_the_learning_rate_warms_up_and_decays() -> None:
+    run = trainer(tiny_config(max_steps=100, warmup_steps=10, learning_rate=1.0))
+    assert run.learning_rate(0.0) == pytest.approx(0.1)
+    run.progress.step = 50
+    assert run.learning_rate(0.5) == pytest.approx(0.5)
+    assert run.learning_rate(1.0) == pytest.approx(0.0)
+    constant = trainer(tiny_config(cosine=False, learning_rate=1.0))
+    constant.progress.step = 50
+    assert constant.learning_rate(0.9) == 1.0
+
+
+def test_the_moving_average_is_applied_and_taken_back() -> None:
+    run = trainer(tiny_config())
+    average = MovingAverage(run.network, 0.5)
+    before = weights(run)
+    with torch.no_grad():
+        for parameter in run.network.parameters():
+            parameter.add_(1.0)
+    average.update(1_000)
+    live = weights(run)
+    with average.applied():
+        inside = weights(run)
+    assert same(weights(run), live)
+    for name in before:
+        assert torch.allclose(inside[name], (before[name] + live[name]) / 2, atol=1e-6)
+
+
+def test_the_compiled_objective_equals_the_plain_one() -> None:
+    plain, compiled = trainer(tiny_config(dropout=0.0)), trainer(tiny_config(dropout=0.0))
+    compiled.loss = torch.compile(plain.loss, backend="aot_eager")
+    one, two = float(plain._step(0.1)), float(compiled._step(0.1))
+    assert one == pytest.approx(two, rel=1e-5)

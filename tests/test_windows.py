@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mdtim.windows import blend_weights, covering_windows, every_window, hold_out
+
+lengths = st.lists(st.integers(1, 60), min_size=1, max_size=5)
+
+
+def offsets_of(sizes: list[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(sizes)])
+
+
+def test_window_counts_are_those_of_the_evaluation_protocol() -> None:
+    assert len(every_window(np.array([0, 17_420 - 15_678]), 48)) == 1_695
+    assert len(every_window(np.array([0, 19_735 - 17_761]), 48)) == 1_927
+    assert len(every_window(np.array([0, 52_696 - 47_426]), 48)) == 5_223
+
+
+@given(lengths, st.integers(1, 20))
+def test_covering_windows_cover_every_row_and_never_cross_a_series(
+    sizes: list[int], length: int
+) -> None:
+    offsets = offsets_of(sizes)
+    index = covering_windows(offsets, length)
+    covered = np.zeros(offsets[-1], dtype=int)
+    series = np.repeat(np.arange(len(sizes)), sizes)
+    for start, end in zip(index.starts, index.ends, strict=True):
+        stop = min(start + length, end)
+        covered[start:stop] += 1
+        assert len(set(series[start:stop])) == 1
+    assert covered.min() >= 1
+    assert np.all(np.diff(index.starts) > 0)
+
+
+@given(lengths, st.integers(1, 20), st.integers(0, 3))
+def test_training_and_validation_share_no_row_unless_nothing_can_be_spared(
+    sizes: list[int], length: int, seed: int
+) -> None:
+    offsets = offsets_of(sizes)
+    training, validation = hold_out(offsets, length, 0.2, np.random.default_rng(seed))
+    assert len(training) > 0
+    assert len(validation) > 0
+    if set(validation.starts) <= set(training.starts):
+        return  # too small: validation repeats the training windows
+    rows = [
+        {
+            row
+            for start, end in zip(part.starts, part.ends, strict=True)
+            for row in range(start, min(start + length, end))
+        }
+        for part in (training, validation)
+    ]
+    assert not rows[0] & rows[1]
+
+
+def test_a_cell_counts_for_more_in_the_middle_of_a_window() -> None:
+    weights = blend_weights(7)
+    assert weights.tolist() == [1, 2, 3, 4, 3, 2, 1]
