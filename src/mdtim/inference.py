@@ -37,11 +37,27 @@ class Predictor:
     config : ModelConfig
     seed : int
         Key of the draws; the same cell is drawn alike in any batch and on any device.
+    compile_for : int, optional
+        Let PyTorch compile the network for batches of this many windows; smaller ones are filled
+        up to it. Worth it for many windows on a GPU.
     """
 
-    def __init__(self, network: FactorizedDiT, config: ModelConfig, seed: int = 0) -> None:
+    def __init__(
+        self,
+        network: FactorizedDiT,
+        config: ModelConfig,
+        seed: int = 0,
+        *,
+        compile_for: int | None = None,
+    ) -> None:
         self.network = network
         self.config = config
+        self.compile_for = compile_for
+        self._distribution = (
+            self._network_distribution
+            if compile_for is None
+            else torch.compile(self._network_distribution, dynamic=False)
+        )
         self.tokenizer = Tokenizer(config.tokenizer)
         self.seed = seed
         self.device = network.centers.device
@@ -57,6 +73,8 @@ class Predictor:
         probs_BTVK : float32
         scale : WindowScale
         """
+        if self.compile_for is not None and len(values_BTV) < self.compile_for:
+            return self._padded_probs(values_BTV, visible_BTV, keys_BTV, self.compile_for)
         total: Tensor | None = None
         for draw in range(self.config.inference.num_draws):
             noise = None
@@ -75,7 +93,20 @@ class Predictor:
         time = None if self.config.diffusion.matched_time else values.new_zeros(len(values))
         return tokenize(self.tokenizer, values, visible, time_B=time, noise_BTV=noise, scale=scale)
 
-    def _distribution(self, tokens: Tokens) -> Tensor:
+    def _padded_probs(
+        self, values_BTV: Tensor, visible_BTV: Tensor, keys_BTV: Tensor, size: int
+    ) -> tuple[Tensor, WindowScale]:
+        count = len(values_BTV)
+        short = (values_BTV, visible_BTV, keys_BTV)
+        padded = (
+            torch.cat([part, part[:1].expand(size - count, -1, -1)]).contiguous() for part in short
+        )
+        probs, scale = self.probs(*padded)
+        return probs[:count], WindowScale(
+            scale.center_B1V[:count], scale.half_B1V[:count], scale.empty_B1V[:count]
+        )
+
+    def _network_distribution(self, tokens: Tokens) -> Tensor:
         with precision(self.device):
             output = self.network(tokens)
         if not self.network.config.continuous:

@@ -282,17 +282,15 @@ def _launch(
     # 64 channels per program are a cache line of 128 bytes in each row of q, k and v.
     heads = math.gcd(num_heads, 64 // width)
     grid = (triton.cdiv(num_sequences, sequences) * (num_heads // heads),)
-    # Chosen by the registers and instructions of the compiled code, for compute capability 9.0.
-    # Half precision: 16 rows per warp feed the tensor cores, the tiles of the next heads are
-    # fetched meanwhile, and tiles of 64 x 16 run backward without spills in 128 registers, which
-    # lets four programs share a multiprocessor. float32 has no tensor cores: it needs more
-    # threads for its registers, and no memory is left to fetch ahead.
+    # The rest was chosen by the registers and instructions of the code compiled for compute
+    # capability 9.0. Half precision feeds the tensor cores 16 rows per warp and fetches the next
+    # heads meanwhile. float32 runs on the ordinary units, in more threads for its registers,
+    # which leaves no room to fetch ahead.
     half = qkv_BTVE.itemsize == 2
-    options = {
-        "num_warps": rows // 16 * (1 if half else 2),
-        "num_stages": 3 if half else 1,
-        "maxnreg": 128 if half and rows * width <= 1024 else None,
-    }
+    options = {"num_warps": rows // 16 * (1 if half else 2), "num_stages": 3 if half else 1}
+    if half and width == 16 and rows == (64 if kernel is _backward_kernel else 128):
+        # A few registers fewer, still without spills, and one more program fits a multiprocessor.
+        options["maxnreg"] = 128
     # Triton launches on the current device, which need not be the tensor's.
     with torch.cuda.device(qkv_BTVE.device) if qkv_BTVE.is_cuda else nullcontext():
         kernel[grid](

@@ -6,16 +6,12 @@ B windows, T steps, V variates, D width, C condition width.
 from __future__ import annotations
 
 import math
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mdtim.config import NetworkConfig
-from mdtim.kernels import axis_attention
-
-Axis = Literal["time", "variate"]
+from mdtim.kernels import Axis, Implementation, axis_attention
 
 
 class TimeEmbedding(nn.Module):
@@ -52,6 +48,7 @@ class AxisBlock(nn.Module):
         width = config.width
         self.axis: Axis = axis
         self.num_heads = config.num_heads
+        self.attention: Implementation = "auto"
         self.rope = axis == "time" or config.variate_rope
         self.dropout = config.dropout
         self.modulation = nn.Linear(config.condition_width, 6 * width)
@@ -67,7 +64,10 @@ class AxisBlock(nn.Module):
         width = h_BTVD.shape[-1:]
 
         x = modulate(F.layer_norm(h_BTVD, width), shift_a, scale_a)
-        x = self.out(axis_attention(self.qkv(x), self.num_heads, self.axis, rope=self.rope))
+        attended = axis_attention(
+            self.qkv(x), self.num_heads, self.axis, rope=self.rope, implementation=self.attention
+        )
+        x = self.out(attended)
         h_BTVD = h_BTVD + gate_a[:, None, None] * F.dropout(x, self.dropout, self.training)
 
         x = modulate(F.layer_norm(h_BTVD, width), shift_m, scale_m)

@@ -68,7 +68,8 @@ _MIX_2 = _signed(0x94D049BB133111EB)
 
 
 def _shift(value: Tensor, bits: int) -> Tensor:
-    return (value >> bits) & (2 ** (64 - bits) - 1)
+    shifted: Tensor = (value >> bits) & (2 ** (64 - bits) - 1)
+    return shifted
 
 
 def _mix_int(value: int) -> int:

@@ -18,7 +18,7 @@ from mdtim.panel import BoolArray, FloatArray
 _WIDTH, _HEIGHT = 480, 230
 _RIGHT, _TOP, _BOTTOM = 454, 10, 204
 _MAX_DOTS = 120
-_MAP_LEFT, _MAP_WIDTH, _MAP_ROW, _MAP_LEVELS = 150, 1000, 20, 10
+_MAP_WIDTH, _MAP_ROW, _MAP_LEVELS = 1000, 20, 10
 MAX_MAP_COLUMNS = 60
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _TIME_STEPS = (
@@ -117,31 +117,32 @@ def gap_svg(gap: dict[str, Any], number: int) -> str:
 
 def map_svg(missing_map: dict[str, Any]) -> str:
     """Draw the share missing, columns below each other and time bins from left to right."""
-    columns = missing_map["columns"][:MAX_MAP_COLUMNS]
+    names = missing_map["columns"][:MAX_MAP_COLUMNS]
+    columns = [name if len(name) <= 20 else name[:19] + "…" for name in names]
+    left = 12 + 6.9 * max(len(name) for name in columns)
     # The smallest share still gets the first level: a single missing cell must not vanish.
     levels = np.ceil(np.array(missing_map["shares"]) * _MAP_LEVELS - 1e-9).astype(int)
     bottom, num_bins = len(columns) * _MAP_ROW, levels.shape[1]
-    width = (_MAP_WIDTH - _MAP_LEFT) / num_bins
+    width = (_MAP_WIDTH - left) / num_bins
     cells: dict[int, list[str]] = {}
     parts = []
     for row, name in enumerate(columns):
         y = row * _MAP_ROW
-        short = name if len(name) <= 20 else name[:19] + "…"
         parts.append(
-            f'<text x="{_MAP_LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(short)}</text>'
-            f'<rect class="row" x="{_MAP_LEFT}" y="{y + 2}" '
-            f'width="{_MAP_WIDTH - _MAP_LEFT}" height="{_MAP_ROW - 4}"/>'
+            f'<text x="{left - 8:.1f}" y="{y + 14}" text-anchor="end">{escape(name)}</text>'
+            f'<rect class="row" x="{left:.1f}" y="{y + 2}" '
+            f'width="{_MAP_WIDTH - left:.1f}" height="{_MAP_ROW - 4}"/>'
         )
         changes = np.flatnonzero(np.diff(levels[row])) + 1
         for begin, end in zip([0, *changes], [*changes, num_bins], strict=True):
-            x, across = _MAP_LEFT + begin * width, (end - begin) * width
+            x, across = left + begin * width, (end - begin) * width
             path = f"M{x:.1f} {y + 2}h{across:.1f}v{_MAP_ROW - 4}h-{across:.1f}z"
             cells.setdefault(int(levels[row, begin]), []).append(path)
     cells.pop(0, None)
     for level, paths in sorted(cells.items()):
         opacity = f'fill-opacity="{0.1 + 0.9 * level / _MAP_LEVELS:.2f}"'
         parts.append(f'<path class="cells" {opacity} d="{"".join(paths)}"/>')
-    parts.append(_map_axis(missing_map, bottom))
+    parts.append(_map_axis(missing_map, left, bottom))
     return (
         f'<svg viewBox="0 0 {_MAP_WIDTH} {bottom + 22}" role="img" aria-labelledby="tmap dmap">'
         '<title id="tmap">Where cells are missing</title><desc id="dmap">One strip for each '
@@ -149,11 +150,11 @@ def map_svg(missing_map: dict[str, Any]) -> str:
     )
 
 
-def _map_axis(missing_map: dict[str, Any], bottom: int) -> str:
+def _map_axis(missing_map: dict[str, Any], left: float, bottom: int) -> str:
     """Write times below the map, or mark where each series begins by a line through it."""
     several, parts, free = missing_map["several_series"], [], 0.0
     for at, label in missing_map["ticks"]:
-        x = _MAP_LEFT + at * (_MAP_WIDTH - _MAP_LEFT)
+        x = left + at * (_MAP_WIDTH - left)
         parts.append(f'<path class="tick" d="M{x:.1f} {0 if several else bottom}V{bottom + 4}"/>')
         anchor = "start" if several or at == 0 else "end" if x > _MAP_WIDTH - 60 else "middle"
         text = escape(label[:16])
@@ -204,24 +205,21 @@ def _value_range(values: FloatArray) -> tuple[float, float]:
     known = _known(values).clip(-1e300, 1e300)
     low, high = float(known.min()), float(known.max())
     size = max(abs(low), abs(high))
-    if size < 1e-290:
-        return -1.0, 1.0
     margin = 0.04 * (high - low) if high - low > 1e-9 * size else 0.05 * size
-    return low - margin, high + margin
+    return (low - margin, high + margin) if size > 1e-290 else (-1.0, 1.0)
 
 
 def _nice_ticks(low: float, high: float, most: int) -> FloatArray:
     """Multiples of 1, 2 or 5 times a power of ten in the range, at most `most` of them."""
     power = 10.0 ** math.floor(math.log10((high - low) / most))
-    step = next(s for s in (power, 2 * power, 5 * power, 10 * power) if (high - low) / s <= most)
+    step = next(power * n for n in (1, 2, 5, 10, 20) if (high - low) / (power * n) <= most)
     return step * np.arange(math.ceil(low / step), math.floor(high / step) + 1, dtype=np.float64)
 
 
 def _value_axis(low: float, high: float) -> tuple[float, str]:
     """Left edge of the picture, as wide as the numbers need, and the axis."""
     ticks = _nice_ticks(low, high, 5)
-    step = (ticks[-1] - ticks[0]) / (len(ticks) - 1)
-    texts = [_tick_text(tick, step) for tick in ticks.tolist()]
+    texts = [_tick_text(tick, float(ticks[1] - ticks[0])) for tick in ticks.tolist()]
     left = 6.4 * max(len(text) for text in texts) + 14
     parts = []
     for tick, text in zip(ticks.tolist(), texts, strict=True):
@@ -235,7 +233,7 @@ def _value_axis(low: float, high: float) -> tuple[float, str]:
 
 def _tick_text(tick: float, step: float) -> str:
     """As many decimals as the step has, so that neighbouring ticks differ."""
-    size = math.floor(math.log10(step) + 1e-9)
+    size = math.floor(math.log10(step) + 1e-6)
     if size > -6 and abs(tick) < 1e8:
         return f"{tick:,.{max(-size, 0)}f}".replace("-", "−")
     figures = 1 if tick == 0 else max(math.floor(math.log10(abs(tick))) - size + 1, 1)

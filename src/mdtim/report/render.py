@@ -53,7 +53,9 @@ tbody th, td { border-top: 1px solid var(--line); } td { white-space: nowrap; }
 .bar { display: inline-block; width: 84px; height: 8px; margin-right: 8px; border-radius: 4px;
   background: var(--grid); overflow: hidden; } .share { display: inline-block; width: 4.2em; }
 .bar i { display: block; height: 100%; background: var(--accent); }
-details { margin-top: 6px; } summary { cursor: pointer; } details table { font-size: 0.82rem; }
+details { margin-top: 6px; max-height: 300px; overflow: auto; } summary { cursor: pointer; }
+details table { font-size: 0.8rem; } details :is(th, td) { padding: 2px 6px; white-space: nowrap; }
+details bdi { overflow-wrap: normal; }
 @media print { body { background: #fff; font-size: 12px; } main { padding: 0; max-width: none; }
   details { display: none; } .gaps { grid-template-columns: 1fr 1fr; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }

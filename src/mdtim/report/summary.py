@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from mdtim.imputation import Imputation
 
 MAX_GAPS, MAX_GAPS_PER_COLUMN = 24, 3
-MAX_BINS = 200
-MAX_POINTS = 400
+MAX_BINS, MAX_POINTS = 200, 400
 MIN_CONTEXT, MAX_CONTEXT = 12, 200
 QUANTILES = {"5": 0.05, "25": 0.25, "75": 0.75, "95": 0.95}
 
@@ -93,13 +92,11 @@ class _Labels:
                 return cls(panel, unit)
         return cls(panel, "ns")
 
-    def series_of(self, row: int) -> int:
-        return int(np.searchsorted(self.panel.offsets, row, side="right")) - 1
-
     def of_rows(self, rows: IntArray) -> list[str]:
         """Timestamps, or steps of the series from 0 where there are none; rows of one series."""
         if self.panel.timestamps is None:
-            return [str(row) for row in rows - self.panel.offsets[self.series_of(int(rows[0]))]]
+            offsets = self.panel.offsets
+            return [f"{row:,}" for row in rows - offsets[offsets <= rows[0]][-1]]
         times = self.panel.timestamps[rows].astype(f"M8[{self.unit}]")
         return [str(time).replace("T", " ") for time in times]
 
@@ -116,6 +113,7 @@ class _Gaps:
     rows: IntArray
     variates: IntArray
     lengths: IntArray
+    series: IntArray
     filled: IntArray
     """Number of its cells that were filled."""
     total_std: FloatArray
@@ -132,7 +130,8 @@ class _Gaps:
         filled = np.bincount(member, minlength=len(rows))
         total_std = np.zeros(len(rows))
         np.add.at(total_std, member, imputation.panel_std()[at])
-        return cls(rows, variates, lengths, filled, total_std)
+        series = imputation.table.panel.series_of_rows()[rows]
+        return cls(rows, variates, lengths, series, filled, total_std)
 
     def of_column(self, variate: int) -> IntArray:
         """Numbers of the gaps of a column."""
@@ -172,21 +171,21 @@ class _Gaps:
 
     def _is_near(self, gap: int, other: int) -> bool:
         after = self.rows[gap] - self.rows[other]
-        return bool(-MIN_CONTEXT <= after < self.lengths[other] + MIN_CONTEXT)
+        near = -MIN_CONTEXT <= after < self.lengths[other] + MIN_CONTEXT
+        return bool(near and self.series[gap] == self.series[other])
 
 
 def _column(panel: Panel, missing: BoolArray, gaps: _Gaps, variate: int) -> dict[str, Any]:
     own = gaps.of_column(variate)
-    lengths = gaps.lengths[own]
-    num_missing, filled = int(lengths.sum()), int(gaps.filled[own].sum())
+    lengths, filled = gaps.lengths[own], int(gaps.filled[own].sum())
     known = panel.values[~missing[:, variate], variate]
     with np.errstate(all="ignore"):  # nothing observed, all the same or huge: None below
         spread = np.float64(known.std()) if len(known) else np.float64(0)
         relative = gaps.total_std[own].sum() / np.float64(filled) / spread
     return {
         "column": panel.variates[variate],
-        "missing": num_missing,
-        "share": num_missing / max(len(missing), 1),
+        "missing": int(lengths.sum()),
+        "share": int(lengths.sum()) / max(len(missing), 1),
         "filled": filled,
         "gaps": len(own),
         "median_gap": float(np.median(lengths)) if len(own) else None,
@@ -203,8 +202,8 @@ def _gaps_to_draw(
     mean[cells.rows, cells.variates] = cells.mean
     drawn, places = [], []
     for gap, reason in chosen:
-        row, variate, length = int(gaps.rows[gap]), int(gaps.variates[gap]), int(gaps.lengths[gap])
-        number = labels.series_of(row)
+        row, length = int(gaps.rows[gap]), int(gaps.lengths[gap])
+        variate, number = int(gaps.variates[gap]), int(gaps.series[gap])
         begin, end = int(panel.offsets[number]), int(panel.offsets[number + 1])
         margin = min(max(length * 3 // 2, MIN_CONTEXT), MAX_CONTEXT)
         first, stop = max(row - margin, begin), min(row + length + margin, end)
@@ -231,10 +230,9 @@ def _gaps_to_draw(
         )
         places.append((rows, variate))
     for name, level in QUANTILES.items() if drawn else ():
-        bound = imputation.panel_quantile(level)
+        bound = np.where(np.isnan(mean), np.nan, imputation.panel_quantile(level))
         for picture, place in zip(drawn, places, strict=True):
-            only_filled = np.where(np.isnan(mean[place]), np.nan, bound[place])
-            picture["quantiles"][name] = _plain(only_filled)
+            picture["quantiles"][name] = _plain(bound[place])
     return drawn
 
 
@@ -261,7 +259,7 @@ def _map(panel: Panel, missing: BoolArray, order: IntArray, labels: _Labels) -> 
         marks = np.unique(np.linspace(0, panel.num_series, 9).astype(np.int64)[:-1])
         ticks = [[int(panel.offsets[s]) / num_rows, labels.of_series(int(s))] for s in marks]
     else:
-        rows = np.unique(np.linspace(0, num_rows - 1, 6).astype(np.int64))
+        rows = np.unique(np.linspace(0, num_rows, 6).astype(np.int64).clip(max=num_rows - 1))
         ticks = [list(tick) for tick in zip(rows / num_rows, labels.of_rows(rows), strict=True)]
     return {
         "columns": [panel.variates[variate] for variate in order],

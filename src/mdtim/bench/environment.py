@@ -1,0 +1,47 @@
+"""What a measured number belongs to: device, versions and commit."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import torch
+
+
+def device_name(device: torch.device) -> str:
+    """Name of the GPU, or the CPU with its number of threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.get_num_threads()} threads"
+
+
+def versions() -> str:
+    """Versions of all that matters for a number."""
+    from mdtim import __version__
+
+    return (
+        f"mdtim {__version__}; torch {torch.__version__}; numpy {np.__version__}; "
+        f"python {platform.python_version()}"
+    )
+
+
+def commit() -> str:
+    """Commit of the source tree, with a mark if it was changed since; empty outside a tree.
+
+    Where the tree travels without its history, the file `COMMIT` in its root stands in for it.
+    """
+    root = Path(__file__).parents[3]
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return found.stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        note = root / "COMMIT"
+        return note.read_text().strip() if note.is_file() else ""

@@ -1,0 +1,282 @@
+"""Training steps and imputation on a GPU (or a CPU), beside the same network run otherwise.
+
+Medians after warm-up, all variants in one run, with the measured rate of a large bf16 matrix
+product beside them, so that the share of the peak can be read.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from mdtim.bench.environment import commit, device_name, versions
+from mdtim.config import ModelConfig, preset
+from mdtim.inference import Predictor
+from mdtim.kernels import Implementation
+from mdtim.layers import AxisBlock
+from mdtim.masks import MaskMix
+from mdtim.network import FactorizedDiT
+from mdtim.runtime import resolve_device
+from mdtim.series import DeviceSeries, DeviceWindows
+from mdtim.training import Trainer, TrainingData
+from mdtim.windows import every_window
+
+Variant = Literal["mdtim", "sdpa", "eager"]
+"""This implementation; the same with scaled_dot_product_attention; without compilation."""
+
+
+@dataclass(frozen=True)
+class SpeedRow:
+    """One measurement."""
+
+    case: str
+    variant: str
+    size: str
+    window: int
+    variates: int
+    batch: int
+    draws: int
+    milliseconds: float
+    """Median of one training step, or of imputing all windows of the case."""
+    tflops: float
+    """Arithmetic of the network's matrix products over that time."""
+    peak_memory_gb: float
+    matmul_tflops: float
+    """Measured rate of a large bf16 (CPU: float32) matrix product on the same device."""
+    device: str
+    versions: str
+    commit: str
+
+
+def network_flops(config: ModelConfig, window: int, variates: int) -> float:
+    """Multiply-adds times two of one window's forward pass: linear layers and attention."""
+    net = config.network
+    cells = window * variates
+    per_block = 2 * net.width**2 * (4 + 2 * net.mlp_ratio)
+    attention = 4 * net.width * (window + variates)
+    ends = 2 * net.width * (net.embedding_width + net.width + config.tokenizer.num_outputs)
+    return cells * (net.num_layers * (2 * per_block + attention) + ends)
+
+
+def matmul_rate(device: torch.device) -> float:
+    """TFLOP/s of a large matrix product on random data."""
+    size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
+    a, b = (torch.randn((size, size), device=device, dtype=dtype) for _ in range(2))
+    return 2 * size**3 / (1e9 * median_ms(lambda: a @ b, device, repeats=20))
+
+
+def median_ms(run: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """Median time of a call in milliseconds, after three calls of warm-up."""
+    for _ in range(3):
+        run()
+    times = []
+    for _ in range(repeats):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(1e3 * (time.perf_counter() - began))
+    return statistics.median(times)
+
+
+def random_series(rows: int, variates: int, device: torch.device) -> DeviceSeries:
+    """A random walk per variate: never zeros, which can run faster than data does."""
+    walk = np.cumsum(np.random.default_rng(0).normal(size=(rows, variates)), axis=0)
+    return DeviceSeries.put((walk / walk.std(axis=0)).astype(np.float32), device)
+
+
+def use_attention(network: FactorizedDiT, implementation: Implementation) -> None:
+    """Choose how every block of a network attends."""
+    for block in network.layers:
+        assert isinstance(block, AxisBlock)
+        block.attention = implementation
+
+
+def make_trainer(
+    config: ModelConfig, window: int, variates: int, variant: Variant, device: torch.device
+) -> Trainer:
+    """A trainer on random series of the given width."""
+    series = random_series(8 * window + 4_000, variates, device)
+    windows = DeviceWindows.put(every_window(np.array([0, len(series.values_NV)]), window), device)
+    network = FactorizedDiT(config.network, config.tokenizer, variates).to(device)
+    use_attention(network, "sdpa" if variant == "sdpa" else "auto")
+    hidden = torch.zeros((len(windows), window, variates), dtype=torch.bool, device=device)
+    data = TrainingData(series, windows, windows, hidden, MaskMix.from_config(config.diffusion))
+    return Trainer(network.train(), config, data, 0, compile_step=variant != "eager")
+
+
+def training_ms(trainer: Trainer, repeats: int) -> float:
+    """Median time of a training step."""
+
+    def step() -> None:
+        trainer._step(0.5)
+        trainer.progress.step += 1
+
+    return median_ms(step, trainer.device, repeats)
+
+
+def measure_training(
+    case: str,
+    size: str,
+    window: int,
+    variates: int,
+    batch: int,
+    variant: Variant,
+    device: torch.device,
+    rate: float,
+    repeats: int = 20,
+) -> SpeedRow:
+    """Time training steps of one case."""
+    config = preset(size).change(batch_size=batch)
+    _reset_memory(device)
+    trainer = make_trainer(config, window, variates, variant, device)
+    milliseconds = training_ms(trainer, repeats)
+    flops = 3 * batch * network_flops(config, window, variates)
+    return _row(case, variant, size, window, variates, batch, 0, milliseconds, flops, device, rate)
+
+
+def measure_imputing(
+    case: str,
+    size: str,
+    window: int,
+    variates: int,
+    num_windows: int,
+    draws: int,
+    variant: Variant,
+    device: torch.device,
+    rate: float,
+    repeats: int = 5,
+) -> SpeedRow:
+    """Time imputing many windows with half of their cells hidden, from device to filled host."""
+    config = preset(size).change(num_draws=draws)
+    if draws > 1:
+        config = config.change(interpolated=False)
+    _reset_memory(device)
+    series = random_series(num_windows + window - 1, variates, device)
+    index = every_window(np.array([0, len(series.values_NV)]), window)
+    windows = DeviceWindows.put(index, device)
+    batch = series.gather(windows.starts, windows.ends, window)
+    visible = torch.rand(batch.values_BTV.shape, device=device) < 0.5
+    keys = batch.cell_keys()
+    network = FactorizedDiT(config.network, config.tokenizer, variates).to(device).eval()
+    use_attention(network, "sdpa" if variant == "sdpa" else "auto")
+    part = -(-num_windows // -(-num_windows // 1024))
+    predictor = Predictor(network, config, compile_for=None if variant == "eager" else part)
+
+    def impute() -> None:
+        for begin in range(0, num_windows, part):
+            cut = slice(begin, begin + part)
+            probs, scale = predictor.probs(batch.values_BTV[cut], visible[cut], keys[cut])
+            x = probs @ network.centers
+            (x * scale.half_B1V + scale.center_B1V).cpu()
+
+    milliseconds = median_ms(impute, device, repeats)
+    flops = draws * num_windows * network_flops(config, window, variates)
+    return _row(
+        case, variant, size, window, variates, num_windows, draws, milliseconds, flops, device, rate
+    )
+
+
+def _reset_memory(device: torch.device) -> None:
+    torch.compiler.reset()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _row(
+    case: str,
+    variant: str,
+    size: str,
+    window: int,
+    variates: int,
+    batch: int,
+    draws: int,
+    milliseconds: float,
+    flops: float,
+    device: torch.device,
+    rate: float,
+) -> SpeedRow:
+    memory = torch.cuda.max_memory_allocated(device) / 1e9 if device.type == "cuda" else 0.0
+    return SpeedRow(
+        case=case,
+        variant=variant,
+        size=size,
+        window=window,
+        variates=variates,
+        batch=batch,
+        draws=draws,
+        milliseconds=round(milliseconds, 3),
+        tflops=round(flops / milliseconds / 1e9, 2),
+        peak_memory_gb=round(memory, 2),
+        matmul_tflops=round(rate, 1),
+        device=device_name(device),
+        versions=versions(),
+        commit=commit(),
+    )
+
+
+TRAINING_CASES = (
+    ("ETTh training step", 7),
+    ("Weather training step", 21),
+    ("Energy training step", 28),
+)
+ENERGY_TEST_WINDOWS = 1_927
+
+
+def run_speed(
+    device_name: str = "auto",
+    variants: tuple[Variant, ...] = ("mdtim", "sdpa", "eager"),
+    on_row: Callable[[SpeedRow], None] = lambda row: None,
+) -> list[SpeedRow]:
+    """Measure all cases that fit the device: the large network on a GPU, the small one on a CPU."""
+    device = resolve_device(device_name)
+    rate = matmul_rate(device)
+    gpu = device.type == "cuda"
+    rows: list[SpeedRow] = []
+
+    def add(row: SpeedRow) -> None:
+        rows.append(row)
+        on_row(row)
+
+    if not gpu:
+        for variant in ("sdpa", "eager"):
+            add(
+                measure_training("ETTh training step", "small", 48, 7, 16, variant, device, rate, 5)
+            )
+        add(measure_imputing("ETTh imputing", "small", 48, 7, 256, 1, "eager", device, rate, 3))
+        return rows
+    for variant in variants:
+        for case, variates in TRAINING_CASES:
+            add(measure_training(case, "base", 48, variates, 256, variant, device, rate))
+    for size, draws in (("base", 1), ("base", 10), ("small", 10)):
+        name = f"Energy test set, M = {draws}"
+        for variant in variants if draws == 1 else variants[:1]:
+            add(
+                measure_imputing(
+                    name, size, 48, 28, ENERGY_TEST_WINDOWS, draws, variant, device, rate
+                )
+            )
+    return rows
+
+
+def main() -> None:
+    """Run without the command line's dependencies: `python -m mdtim.bench.speed [device]`."""
+    run_speed(
+        sys.argv[1] if len(sys.argv) > 1 else "auto",
+        on_row=lambda row: print(json.dumps(asdict(row)), flush=True),
+    )
+
+
+if __name__ == "__main__":
+    main()

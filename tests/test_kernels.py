@@ -1,0 +1,359 @@
+"""Attention along one axis: every implementation against its definition."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mdtim import kernels
+from mdtim.kernels import axis_attention, reference_attention, sdpa_attention
+
+AXES = ["time", "variate"]
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def run_python(script: str, **environment: str) -> str:
+    """Run a script in a fresh interpreter that finds the package where this one found it."""
+    package = str(Path(kernels.__file__).parents[1])
+    path = os.pathsep.join([package, os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def attention_by_loops(qkv: Tensor, num_heads: int, axis: str, rope: bool) -> Tensor:
+    """One head of one sequence at a time, with rotations as complex numbers."""
+    B, T, V, E = qkv.shape
+    width = E // (3 * num_heads)
+    x = qkv.reshape(B, T, V, 3, num_heads, width)
+    x = x.permute(0, 2, 4, 3, 1, 5) if axis == "time" else x.permute(0, 1, 4, 3, 2, 5)
+    out = torch.empty_like(x[:, :, :, 0])
+    frequency = torch.tensor([10_000.0 ** (-2 * i / width) for i in range(width // 2)])
+    for b in range(x.shape[0]):
+        for s in range(x.shape[1]):
+            for h in range(num_heads):
+                q, k, v = x[b, s, h]
+                if rope:
+                    angle = torch.arange(len(q))[:, None] * frequency.double()
+                    turn = torch.polar(torch.ones_like(angle), angle)
+                    q, k = (
+                        torch.complex(y[:, : width // 2], y[:, width // 2 :]) * turn for y in (q, k)
+                    )
+                    score = (q @ k.mH).real
+                else:
+                    score = q @ k.T
+                p = (score / width**0.5).exp()
+                out[b, s, h] = (p / p.sum(1, keepdim=True)) @ v
+    if axis == "time":
+        return out.permute(0, 3, 1, 2, 4).reshape(B, T, V, E // 3)
+    return out.permute(0, 1, 3, 2, 4).reshape(B, T, V, E // 3)
+
+
+def relative_error(value: Tensor, truth: Tensor) -> float:
+    return ((value.double() - truth).norm() / truth.norm()).item()
+
+
+def errors(
+    qkv: Tensor, num_heads: int, axis: Any, rope: bool, **kwargs: Any
+) -> tuple[float, float]:
+    """Relative errors of the output and of the gradient, against the float64 definition."""
+    grad = torch.randn(*qkv.shape[:3], qkv.shape[3] // 3, device=qkv.device).to(qkv.dtype)
+    qkv = qkv.detach().requires_grad_()
+    out = axis_attention(qkv, num_heads, axis, rope=rope, **kwargs)
+    (dqkv,) = torch.autograd.grad(out, qkv, grad)
+    exact = qkv.detach().double().requires_grad_()
+    truth = reference_attention(exact, num_heads, axis, rope=rope)
+    (dexact,) = torch.autograd.grad(truth, exact, grad.double())
+    assert out.dtype == dqkv.dtype == qkv.dtype
+    return relative_error(out, truth), relative_error(dqkv, dexact)
+
+
+@pytest.mark.parametrize("rope", [True, False])
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("attention", [reference_attention, sdpa_attention])
+def test_attention_is_that_of_the_textbook(attention: Any, axis: Any, rope: bool) -> None:
+    qkv = torch.randn(2, 5, 3, 3 * 2 * 6, dtype=torch.float64)
+    expected = attention_by_loops(qkv, 2, axis, rope)
+    torch.testing.assert_close(attention(qkv, 2, axis, rope=rope), expected)
+    torch.testing.assert_close(axis_attention(qkv, 2, axis, rope=rope), expected)
+
+
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("attention", [reference_attention, sdpa_attention])
+def test_gradients_are_those_of_finite_differences(attention: Any, axis: Any) -> None:
+    qkv = torch.randn(1, 3, 2, 3 * 2 * 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: attention(x, 2, axis, rope=True), (qkv,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("length", [1, 9, 48])
+def test_a_cpu_is_as_exact_as_its_precision(length: int, dtype: torch.dtype) -> None:
+    qkv = torch.randn(2, length, 3, 3 * 2 * 16).to(dtype)
+    assert max(errors(qkv, 2, "time", True)) <= (1e-5 if dtype == torch.float32 else 1e-2)
+
+
+@pytest.mark.parametrize("attention", [reference_attention, sdpa_attention])
+def test_rope_makes_scores_depend_on_the_distance_alone(attention: Any) -> None:
+    length = width = 16
+    # Equal queries, equal keys, and values that spell out the probabilities.
+    qkv = torch.empty(1, length, 1, 3 * width, dtype=torch.float64)
+    qkv[..., : 2 * width] = torch.randn(2 * width, dtype=torch.float64)
+    qkv[0, :, 0, 2 * width :] = torch.eye(length, dtype=torch.float64)
+    score = attention(qkv, 1, "time", rope=True)[0, :, 0].log()
+    score = score - score.diagonal()[:, None]
+    torch.testing.assert_close(score[1:, 1:], score[:-1, :-1])
+    assert score.std() > 0.01
+
+
+@pytest.mark.parametrize("implementation", ["auto", "sdpa", "reference"])
+def test_variates_may_come_in_any_order(implementation: Any) -> None:
+    qkv, order = torch.randn(2, 4, 11, 3 * 2 * 8), torch.randperm(11)
+    out = axis_attention(qkv, 2, "variate", rope=False, implementation=implementation)
+    permuted = axis_attention(
+        qkv[:, :, order], 2, "variate", rope=False, implementation=implementation
+    )
+    torch.testing.assert_close(permuted, out[:, :, order])
+
+
+@pytest.mark.parametrize("length", [1, 9, 48, 200])
+def test_a_cpu_never_takes_the_triton_operator(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "_triton_attention", None)
+    qkv = torch.randn(1, length, 2, 3 * 16)
+    out = axis_attention(qkv, 1, "time", rope=True)
+    torch.testing.assert_close(out, reference_attention(qkv, 1, "time", rope=True))
+
+
+@pytest.mark.parametrize(
+    ("length", "width", "dtype", "expected"),
+    [
+        (kernels.MAX_LENGTH, 16, torch.bfloat16, "triton"),
+        (kernels.MAX_LENGTH, 16, torch.float32, "triton"),
+        (kernels.MAX_LENGTH + 1, 16, torch.bfloat16, "sdpa"),
+        (65, 64, torch.bfloat16, "triton"),
+        (65, 64, torch.float32, "sdpa"),
+        (48, 24, torch.bfloat16, "sdpa"),
+        (48, 16, torch.float64, "sdpa"),
+    ],
+)
+def test_a_gpu_takes_triton_for_short_sequences_and_sdpa_for_the_rest(
+    length: int, width: int, dtype: torch.dtype, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    monkeypatch.setattr(kernels, "_HAS_TRITON", True)
+    monkeypatch.setattr(kernels, "_triton_attention", lambda *_: "triton")
+    monkeypatch.setattr(kernels, "sdpa_attention", lambda *_, **__: "sdpa")
+    with FakeTensorMode():  # shapes of a GPU's tensors, without the GPU
+        qkv = torch.empty(2, 3, length, 3 * 2 * width, dtype=dtype, device="cuda")
+    assert axis_attention(qkv, 2, "variate", rope=False) == expected
+
+
+def test_a_wrong_request_says_what_is_wrong() -> None:
+    qkv = torch.randn(1, 4, 2, 3 * 16)
+    with pytest.raises(ValueError, match="axis must be"):
+        axis_attention(qkv, 1, "channel", rope=False)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="H = 5"):
+        axis_attention(qkv, 5, "time", rope=False)
+    with pytest.raises(ValueError, match="unknown implementation"):
+        axis_attention(qkv, 1, "time", rope=False, implementation="magic")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="takes CUDA tensors"):
+        axis_attention(qkv, 1, "time", rope=False, implementation="triton")
+
+
+def test_an_empty_batch_gives_an_empty_result() -> None:
+    for axis in AXES:
+        out = axis_attention(torch.empty(0, 4, 2, 48), 1, axis, rope=True)  # type: ignore[arg-type]
+        assert out.shape == (0, 4, 2, 16)
+
+
+def test_training_works_after_inference_mode_has_run_first() -> None:
+    kernels._cached_rope_table.cache_clear()
+    qkv = torch.randn(1, 40, 2, 3 * 16, requires_grad=True)
+    with torch.inference_mode():
+        axis_attention(qkv, 1, "time", rope=True)
+    axis_attention(qkv, 1, "time", rope=True).sum().backward()
+    assert qkv.grad is not None
+
+
+@pytest.mark.parametrize("length", [9, 48])
+def test_a_compiled_graph_holds_the_attention_whole(length: int) -> None:
+    compiled = torch.compile(axis_attention, backend="aot_eager", fullgraph=True)
+    qkv = torch.randn(2, length, 3, 3 * 2 * 16, requires_grad=True)
+    expected = axis_attention(qkv, 2, "time", rope=True)
+    torch.testing.assert_close(compiled(qkv, 2, "time", rope=True), expected)
+
+
+def test_the_package_works_without_triton() -> None:
+    run_python(
+        "import sys; sys.modules['triton'] = None\n"
+        "import torch; from mdtim.kernels import axis_attention\n"
+        "assert axis_attention(torch.randn(1, 4, 2, 48), 1, 'time', rope=True).isfinite().all()"
+    )
+
+
+INTERPRETED = """
+import json, sys
+import torch
+sys.path.insert(0, sys.argv[0])
+from mdtim import kernels
+
+# Poison what the operators allocate: a position that no program writes shows as NaN.
+new_empty, empty_like = torch.Tensor.new_empty, torch.empty_like
+torch.Tensor.new_empty = lambda self, *a, **k: new_empty(self, *a, **k).fill_(float("nan"))
+torch.empty_like = lambda *a, **k: empty_like(*a, **k).fill_(float("nan"))
+
+def error(value, truth):
+    return ((value.double() - truth).norm() / truth.norm()).item()
+
+cases = [  # T, V, H, d, axis, rope, dtype
+    (1, 1, 1, 16, "time", True, "float32"),
+    (2, 7, 3, 16, "variate", False, "float32"),
+    (7, 5, 2, 32, "time", True, "float32"),
+    (7, 2, 1, 16, "variate", True, "float16"),
+    (16, 2, 4, 16, "time", True, "float16"),
+    (3, 17, 2, 32, "variate", False, "float32"),
+    (17, 3, 6, 16, "time", False, "float16"),
+    (48, 2, 4, 16, "time", True, "float32"),
+    (2, 48, 2, 64, "variate", True, "float16"),
+    (65, 2, 2, 16, "time", True, "float32"),
+    (1, 65, 1, 32, "variate", False, "float16"),
+    (128, 1, 1, 32, "time", True, "float32"),
+    (2, 130, 1, 16, "time", True, "float32"),
+    (19, 1, 1, 64, "variate", False, "float32"),
+]
+results = []
+for T, V, H, d, axis, rope, dtype in cases:
+    dtype = getattr(torch, dtype)
+    qkv = torch.randn(2, T, V, 3 * H * d).to(dtype).requires_grad_()
+    grad = torch.randn(2, T, V, H * d).to(dtype)
+    out = kernels.axis_attention(qkv, H, axis, rope=rope, implementation="triton")
+    (dqkv,) = torch.autograd.grad(out, qkv, grad)
+    exact = qkv.detach().double().requires_grad_()
+    truth = kernels.reference_attention(exact, H, axis, rope=rope)
+    (dexact,) = torch.autograd.grad(truth, exact, grad.double())
+    results.append(dict(
+        case=[T, V, H, d, axis, rope, str(dtype)], tolerance=1e-5 if dtype.itemsize == 4 else 1e-2,
+        out=error(out, truth), grad=error(dqkv, dexact),
+    ))
+
+torch.Tensor.new_empty, torch.empty_like = new_empty, empty_like
+qkv = torch.randn(2, 3, 4, 96).transpose(1, 2).requires_grad_()  # strided as no program expects
+table = kernels._make_rope_table(3, 16, qkv.device, torch.float32)
+torch.library.opcheck(kernels._triton_attention, (qkv, table, 2, False))
+torch.library.opcheck(kernels._triton_attention, (qkv, None, 2, True))
+print(json.dumps(results))
+"""
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed on this machine"
+)
+def test_the_triton_operator_agrees_with_the_definition_when_interpreted() -> None:
+    # In a process of its own: Triton reads the variable when the kernels are made.
+    results = json.loads(run_python(INTERPRETED, TRITON_INTERPRET="1").splitlines()[-1])
+    for result in results:
+        assert result["out"] <= result["tolerance"], result
+        assert result["grad"] <= result["tolerance"], result
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("heads_and_width", [(16, 16), (3, 16), (2, 32), (1, 64)])
+def test_a_gpu_agrees_with_the_definition_at_the_sizes_of_the_models(
+    heads_and_width: tuple[int, int], dtype: torch.dtype
+) -> None:
+    heads, width = heads_and_width
+    for steps, variates in [(48, 7), (48, 37), (1, 1), (9, 28)]:
+        qkv = torch.randn(3, steps, variates, 3 * heads * width, device="cuda").to(dtype)
+        for axis in AXES:
+            worst = max(errors(qkv, heads, axis, axis == "time"))
+            assert worst <= (1e-5 if dtype == torch.float32 else 1e-2), (steps, variates, axis)
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("longest", [20, 70, 128, 300])
+def test_a_gpu_agrees_with_the_definition_at_any_size(longest: int, dtype: torch.dtype) -> None:
+    rng = random.Random()  # other sizes and values every time; a failure names them
+    torch.seed()
+    for _ in range(6):
+        steps, variates = rng.randint(1, longest), rng.randint(1, longest)
+        rope = rng.random() < 0.5
+        qkv = torch.randn(rng.randint(1, 3), steps, variates, 3 * 4 * 16, device="cuda").to(dtype)
+        for axis in AXES:
+            worst = max(errors(qkv, 4, axis, rope))
+            limit = 1e-5 if dtype == torch.float32 else 1e-2
+            assert worst <= limit, (tuple(qkv.shape), axis, rope, worst)
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("axis", AXES)
+def test_a_gpu_writes_every_position(axis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    new_empty, empty_like = Tensor.new_empty, torch.empty_like
+    monkeypatch.setattr(
+        Tensor, "new_empty", lambda self, *a, **k: new_empty(self, *a, **k).fill_(float("nan"))
+    )
+    monkeypatch.setattr(
+        torch, "empty_like", lambda *a, **k: empty_like(*a, **k).fill_(float("nan"))
+    )
+    for steps, variates in [(48, 7), (5, 3), (17, 33), (100, 2)]:
+        qkv = torch.randn(5, steps, variates, 3 * 4 * 16, device="cuda").bfloat16()
+        assert max(errors(qkv, 4, axis, True, implementation="triton")) <= 1e-2
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_a_gpu_takes_batches_of_more_than_two_billion_elements() -> None:
+    if torch.cuda.get_device_properties(0).total_memory < 60 * 2**30:
+        pytest.skip("needs 60 GiB of GPU memory")
+    qkv = torch.empty(4096, 48, 15, 3 * 256, device="cuda", dtype=torch.bfloat16)
+    assert qkv.numel() > 2**31
+    qkv.normal_()
+    for axis in AXES:
+        part = qkv[-2:].clone().requires_grad_()
+        whole = qkv.requires_grad_()
+        out = axis_attention(whole, 16, axis, rope=False, implementation="triton")  # type: ignore[arg-type]
+        (dwhole,) = torch.autograd.grad(out, whole, torch.ones_like(out))
+        out_part = axis_attention(part, 16, axis, rope=False, implementation="triton")  # type: ignore[arg-type]
+        (dpart,) = torch.autograd.grad(out_part, part, torch.ones_like(out_part))
+        torch.testing.assert_close(out[-2:], out_part, rtol=0, atol=0)
+        torch.testing.assert_close(dwhole[-2:], dpart, rtol=0, atol=0)
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("axis", AXES)
+def test_a_gpu_compiles_the_operator_into_a_whole_graph(axis: Any) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(64, 3 * 64, device="cuda")
+    x = torch.randn(4, 48, 7, 64, device="cuda")
+
+    def loss(x: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            out = axis_attention(layer(x), 4, axis, rope=axis == "time", implementation="triton")
+        return out.float().square().mean()
+
+    expected = torch.autograd.grad(loss(x), layer.weight)[0]
+    compiled = torch.autograd.grad(torch.compile(loss, fullgraph=True)(x), layer.weight)[0]
+    assert relative_error(compiled, expected.double()) <= 1e-2
