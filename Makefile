@@ -26,7 +26,7 @@ test: lint
 	$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=90
 
 bench: setup
-	$(BIN)/mdtim bench cpu --json
+	$(BIN)/mdtim bench table --json
 
 clean:
 	rm -rf $(VENV) demo .coverage .mypy_cache .pytest_cache .ruff_cache

@@ -18,7 +18,7 @@ from torch import Tensor
 from mdtim import kernels
 from mdtim.kernels import axis_attention, reference_attention, sdpa_attention
 
-AXES = ["time", "variate"]
+AXES: list[Any] = ["time", "variate"]
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
@@ -168,19 +168,20 @@ def test_a_gpu_takes_triton_for_short_sequences_and_sdpa_for_the_rest(
 
 def test_a_wrong_request_says_what_is_wrong() -> None:
     qkv = torch.randn(1, 4, 2, 3 * 16)
+    wrong: Any = "channel"
     with pytest.raises(ValueError, match="axis must be"):
-        axis_attention(qkv, 1, "channel", rope=False)  # type: ignore[arg-type]
+        axis_attention(qkv, 1, wrong, rope=False)
     with pytest.raises(ValueError, match="H = 5"):
         axis_attention(qkv, 5, "time", rope=False)
     with pytest.raises(ValueError, match="unknown implementation"):
-        axis_attention(qkv, 1, "time", rope=False, implementation="magic")  # type: ignore[arg-type]
+        axis_attention(qkv, 1, "time", rope=False, implementation=wrong)
     with pytest.raises(ValueError, match="takes CUDA tensors"):
         axis_attention(qkv, 1, "time", rope=False, implementation="triton")
 
 
 def test_an_empty_batch_gives_an_empty_result() -> None:
     for axis in AXES:
-        out = axis_attention(torch.empty(0, 4, 2, 48), 1, axis, rope=True)  # type: ignore[arg-type]
+        out = axis_attention(torch.empty(0, 4, 2, 48), 1, axis, rope=True)
         assert out.shape == (0, 4, 2, 16)
 
 
@@ -193,10 +194,9 @@ def test_training_works_after_inference_mode_has_run_first() -> None:
     assert qkv.grad is not None
 
 
-@pytest.mark.parametrize("length", [9, 48])
-def test_a_compiled_graph_holds_the_attention_whole(length: int) -> None:
+def test_a_compiled_graph_holds_the_attention_whole() -> None:
     compiled = torch.compile(axis_attention, backend="aot_eager", fullgraph=True)
-    qkv = torch.randn(2, length, 3, 3 * 2 * 16, requires_grad=True)
+    qkv = torch.randn(2, 48, 3, 3 * 2 * 16, requires_grad=True)
     expected = axis_attention(qkv, 2, "time", rope=True)
     torch.testing.assert_close(compiled(qkv, 2, "time", rope=True), expected)
 
@@ -210,9 +210,8 @@ def test_the_package_works_without_triton() -> None:
 
 
 INTERPRETED = """
-import json, sys
+import json
 import torch
-sys.path.insert(0, sys.argv[0])
 from mdtim import kernels
 
 # Poison what the operators allocate: a position that no program writes shows as NaN.
@@ -223,42 +222,49 @@ torch.empty_like = lambda *a, **k: empty_like(*a, **k).fill_(float("nan"))
 def error(value, truth):
     return ((value.double() - truth).norm() / truth.norm()).item()
 
-cases = [  # T, V, H, d, axis, rope, dtype
-    (1, 1, 1, 16, "time", True, "float32"),
-    (2, 7, 3, 16, "variate", False, "float32"),
-    (7, 5, 2, 32, "time", True, "float32"),
-    (7, 2, 1, 16, "variate", True, "float16"),
-    (16, 2, 4, 16, "time", True, "float16"),
-    (3, 17, 2, 32, "variate", False, "float32"),
-    (17, 3, 6, 16, "time", False, "float16"),
-    (48, 2, 4, 16, "time", True, "float32"),
-    (2, 48, 2, 64, "variate", True, "float16"),
-    (65, 2, 2, 16, "time", True, "float32"),
-    (1, 65, 1, 32, "variate", False, "float16"),
-    (128, 1, 1, 32, "time", True, "float32"),
-    (2, 130, 1, 16, "time", True, "float32"),
-    (19, 1, 1, 64, "variate", False, "float32"),
+cases = [  # B, T, V, H, d, axis, rope, dtype
+    (1, 1, 1, 1, 16, "time", True, "float32"),
+    (2, 2, 7, 3, 16, "variate", False, "float32"),
+    (3, 7, 3, 2, 32, "time", True, "float32"),
+    (1, 7, 2, 1, 16, "variate", True, "float16"),
+    (1, 16, 2, 4, 16, "time", True, "float16"),
+    (1, 3, 17, 2, 32, "variate", False, "float32"),
+    (2, 17, 2, 6, 16, "time", False, "float16"),
+    (1, 48, 2, 4, 16, "time", True, "float32"),
+    (1, 2, 48, 2, 64, "variate", True, "float16"),
+    (1, 65, 1, 2, 16, "time", True, "float32"),
+    (1, 1, 65, 1, 32, "variate", False, "float16"),
+    (1, 128, 1, 1, 32, "time", True, "float32"),
+    (1, 1, 130, 1, 16, "time", True, "float32"),
+    (1, 19, 1, 1, 64, "variate", False, "float32"),
 ]
 results = []
-for T, V, H, d, axis, rope, dtype in cases:
+for B, T, V, H, d, axis, rope, dtype in cases:
     dtype = getattr(torch, dtype)
-    qkv = torch.randn(2, T, V, 3 * H * d).to(dtype).requires_grad_()
-    grad = torch.randn(2, T, V, H * d).to(dtype)
+    qkv = torch.randn(B, T, V, 3 * H * d).to(dtype).requires_grad_()
+    grad = torch.randn(B, T, V, H * d).to(dtype)
     out = kernels.axis_attention(qkv, H, axis, rope=rope, implementation="triton")
     (dqkv,) = torch.autograd.grad(out, qkv, grad)
     exact = qkv.detach().double().requires_grad_()
     truth = kernels.reference_attention(exact, H, axis, rope=rope)
     (dexact,) = torch.autograd.grad(truth, exact, grad.double())
     results.append(dict(
-        case=[T, V, H, d, axis, rope, str(dtype)], tolerance=1e-5 if dtype.itemsize == 4 else 1e-2,
-        out=error(out, truth), grad=error(dqkv, dexact),
+        case=[B, T, V, H, d, axis, rope, str(dtype)],
+        tolerance=1e-5 if dtype == torch.float32 else 1e-2,
+        out=error(out, truth),
+        grad=error(dqkv, dexact),
     ))
 
 torch.Tensor.new_empty, torch.empty_like = new_empty, empty_like
 qkv = torch.randn(2, 3, 4, 96).transpose(1, 2).requires_grad_()  # strided as no program expects
 table = kernels._make_rope_table(3, 16, qkv.device, torch.float32)
 torch.library.opcheck(kernels._triton_attention, (qkv, table, 2, False))
-torch.library.opcheck(kernels._triton_attention, (qkv, None, 2, True))
+compiled = torch.compile(kernels.axis_attention, backend="aot_eager", fullgraph=True)
+out = compiled(qkv, 2, "time", rope=True, implementation="triton")
+truth = kernels.reference_attention(qkv, 2, "time", rope=True)
+torch.testing.assert_close(out, truth)
+out, truth = (torch.autograd.grad(y.square().sum(), qkv)[0] for y in (out, truth))
+torch.testing.assert_close(out, truth)
 print(json.dumps(results))
 """
 
@@ -276,30 +282,31 @@ def test_the_triton_operator_agrees_with_the_definition_when_interpreted() -> No
 
 @pytest.mark.gpu
 @needs_cuda
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("heads_and_width", [(16, 16), (3, 16), (2, 32), (1, 64)])
-def test_a_gpu_agrees_with_the_definition_at_the_sizes_of_the_models(
-    heads_and_width: tuple[int, int], dtype: torch.dtype
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("steps", "variates", "heads", "width"),
+    [(48, 7, 16, 16), (48, 28, 16, 16), (1, 1, 3, 16), (9, 17, 4, 32), (48, 21, 1, 64)],
+)
+def test_a_gpu_agrees_with_the_definition_at_the_sizes_of_models(
+    steps: int, variates: int, heads: int, width: int, dtype: torch.dtype
 ) -> None:
-    heads, width = heads_and_width
-    for steps, variates in [(48, 7), (48, 37), (1, 1), (9, 28)]:
-        qkv = torch.randn(3, steps, variates, 3 * heads * width, device="cuda").to(dtype)
-        for axis in AXES:
-            worst = max(errors(qkv, heads, axis, axis == "time"))
-            assert worst <= (1e-5 if dtype == torch.float32 else 1e-2), (steps, variates, axis)
+    qkv = torch.randn(3, steps, variates, 3 * heads * width, device="cuda").to(dtype)
+    for axis in AXES:
+        worst = max(errors(qkv, heads, axis, axis == "time", implementation="triton"))
+        assert worst <= (1e-5 if dtype == torch.float32 else 1e-2), axis
 
 
 @pytest.mark.gpu
 @needs_cuda
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("longest", [20, 70, 128, 300])
+@pytest.mark.parametrize("longest", [20, 128, 300])
 def test_a_gpu_agrees_with_the_definition_at_any_size(longest: int, dtype: torch.dtype) -> None:
     rng = random.Random()  # other sizes and values every time; a failure names them
     torch.seed()
-    for _ in range(6):
+    for _ in range(5):
         steps, variates = rng.randint(1, longest), rng.randint(1, longest)
-        rope = rng.random() < 0.5
         qkv = torch.randn(rng.randint(1, 3), steps, variates, 3 * 4 * 16, device="cuda").to(dtype)
+        rope = rng.random() < 0.5
         for axis in AXES:
             worst = max(errors(qkv, 4, axis, rope))
             limit = 1e-5 if dtype == torch.float32 else 1e-2
@@ -333,9 +340,9 @@ def test_a_gpu_takes_batches_of_more_than_two_billion_elements() -> None:
     for axis in AXES:
         part = qkv[-2:].clone().requires_grad_()
         whole = qkv.requires_grad_()
-        out = axis_attention(whole, 16, axis, rope=False, implementation="triton")  # type: ignore[arg-type]
+        out = axis_attention(whole, 16, axis, rope=False, implementation="triton")
         (dwhole,) = torch.autograd.grad(out, whole, torch.ones_like(out))
-        out_part = axis_attention(part, 16, axis, rope=False, implementation="triton")  # type: ignore[arg-type]
+        out_part = axis_attention(part, 16, axis, rope=False, implementation="triton")
         (dpart,) = torch.autograd.grad(out_part, part, torch.ones_like(out_part))
         torch.testing.assert_close(out[-2:], out_part, rtol=0, atol=0)
         torch.testing.assert_close(dwhole[-2:], dpart, rtol=0, atol=0)

@@ -14,6 +14,9 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from mdtim.bench.cli import app as bench_app
+from mdtim.benchmark.cli import app as benchmark_app
+
 if TYPE_CHECKING:
     from mdtim.evaluation import Evaluation
     from mdtim.imputer import MDTIMImputer
@@ -25,6 +28,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(benchmark_app, name="benchmark")
+app.add_typer(bench_app, name="bench")
 out, notes = Console(), Console(stderr=True)
 
 Source = Annotated[Path, typer.Argument(help="CSV or Parquet file, compressed or not.")]

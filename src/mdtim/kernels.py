@@ -176,8 +176,8 @@ def _rope_table(length: int, qkv_BTVE: Tensor, num_heads: int) -> Tensor:
     """(L, d) cosines | sines on the device of the input."""
     width = qkv_BTVE.shape[-1] // (3 * num_heads)
     dtype = torch.float64 if qkv_BTVE.dtype == torch.float64 else torch.float32
-    # A compiler folds the table into its graph (and shares it between layers); a cache would
-    # only tie the graph to memory that it does not own.
+    # A compiler makes the table part of its graph, once for all layers; a cache would tie the
+    # graph to memory that it does not own.
     make = _make_rope_table if torch.compiler.is_compiling() else _cached_rope_table
     return make(length, width, qkv_BTVE.device, dtype)
 
@@ -209,7 +209,7 @@ def _triton_attention(
 ) -> Tensor:
     qkv_BTVE = qkv_BTVE.contiguous()
     out_BTVD = qkv_BTVE.new_empty((*qkv_BTVE.shape[:3], qkv_BTVE.shape[3] // 3))
-    _launch(_forward_kernel, (qkv_BTVE, table_Ld, out_BTVD), num_heads, over_time)
+    _launch(_forward_kernel, qkv_BTVE, table_Ld, (out_BTVD,), num_heads, over_time)
     return out_BTVD
 
 
@@ -219,32 +219,22 @@ def _triton_attention(
     schema="(Tensor grad, Tensor qkv, Tensor? table, int num_heads, bool over_time) -> Tensor",
 )
 def _triton_attention_backward(
-    grad_BTVD: Tensor,
-    qkv_BTVE: Tensor,
-    table_Ld: Tensor | None,
-    num_heads: int,
-    over_time: bool,
+    grad_BTVD: Tensor, qkv_BTVE: Tensor, table_Ld: Tensor | None, num_heads: int, over_time: bool
 ) -> Tensor:
     qkv_BTVE, grad_BTVD = qkv_BTVE.contiguous(), grad_BTVD.contiguous()
     dqkv_BTVE = torch.empty_like(qkv_BTVE)
-    tensors = (qkv_BTVE, table_Ld, grad_BTVD, dqkv_BTVE)
-    _launch(_backward_kernel, tensors, num_heads, over_time)
+    others = (grad_BTVD, dqkv_BTVE)
+    _launch(_backward_kernel, qkv_BTVE, table_Ld, others, num_heads, over_time)
     return dqkv_BTVE
 
 
 @_triton_attention.register_fake
-def _(qkv_BTVE: Tensor, table_Ld: Tensor | None, num_heads: int, over_time: bool) -> Tensor:
+def _(qkv_BTVE: Tensor, *_: object) -> Tensor:
     return qkv_BTVE.new_empty((*qkv_BTVE.shape[:3], qkv_BTVE.shape[3] // 3))
 
 
 @_triton_attention_backward.register_fake
-def _(
-    grad_BTVD: Tensor,
-    qkv_BTVE: Tensor,
-    table_Ld: Tensor | None,
-    num_heads: int,
-    over_time: bool,
-) -> Tensor:
+def _(grad_BTVD: Tensor, qkv_BTVE: Tensor, *_: object) -> Tensor:
     return qkv_BTVE.new_empty(qkv_BTVE.shape)
 
 
@@ -265,11 +255,14 @@ _triton_attention.register_autograd(_differentiate, setup_context=_save_for_back
 
 
 def _launch(
-    kernel: Any, tensors: tuple[Tensor | None, ...], num_heads: int, over_time: bool
+    kernel: Any,
+    qkv_BTVE: Tensor,
+    table_Ld: Tensor | None,
+    others: tuple[Tensor, ...],
+    num_heads: int,
+    over_time: bool,
 ) -> None:
     """Run a kernel with one program per tile of sequences and group of heads."""
-    qkv_BTVE = tensors[0]
-    assert qkv_BTVE is not None
     num_windows, num_steps, num_variates, channels = qkv_BTVE.shape
     if qkv_BTVE.numel() == 0:
         return
@@ -294,7 +287,9 @@ def _launch(
     # Triton launches on the current device, which need not be the tensor's.
     with torch.cuda.device(qkv_BTVE.device) if qkv_BTVE.is_cuda else nullcontext():
         kernel[grid](
-            *tensors,
+            qkv_BTVE,
+            table_Ld,
+            *others,
             num_sequences,
             length,
             num_variates if over_time else 1,
@@ -304,7 +299,7 @@ def _launch(
             WIDTH=width,
             ROWS=rows,
             PACKED=sequences > 1,
-            ROPE=tensors[1] is not None,
+            ROPE=table_Ld is not None,
             SCALE=width**-0.5,
             **options,
         )
@@ -315,7 +310,9 @@ def _jit(function: Callable[..., Any]) -> Callable[..., Any]:
     if not _HAS_TRITON:
         return function
     compiled: Callable[..., Any] = triton.jit(
-        function, do_not_specialize=["num_sequences", "length"]
+        function,
+        do_not_specialize=["num_sequences", "length"],
+        do_not_specialize_on_alignment=["stride", "sequences"],
     )
     return compiled
 
@@ -403,8 +400,8 @@ def _exponentiate(
     """(R, R) unnormalised probabilities and (R,) the reciprocals of their sums."""
     scale: tl.constexpr = SCALE * 1.4426950408889634  # log2(e): exp2 is the hardware's own
     score_RR = tl.dot(q, tl.trans(k), input_precision="ieee")
-    # Finite, so that a padded query, which sees no key, yields no NaN.
-    score_RR = tl.where(seen, score_RR, -1.0e30)
+    # Padded rows are zero and padded queries see some key: no row of scores is without a maximum.
+    score_RR = tl.where(seen, score_RR, float("-inf"))
     p_RR = tl.exp2(score_RR * scale - (tl.max(score_RR, 1) * scale)[:, None])
     return p_RR, 1.0 / tl.sum(p_RR, 1)
 

@@ -6,6 +6,7 @@ B windows, T steps, V variates, D width, C condition width.
 from __future__ import annotations
 
 import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -348,3 +348,12 @@ def validation_mae(predictor: Predictor, data: TrainingData) -> float:
         total += torch.where(scored, error, 0.0).sum()
         count += scored.sum()
     return float(total / count.clamp_min(1))
+
+
+def validation_levels(predictor: Predictor, data: TrainingData) -> Tensor:
+    """(C,) F(truth) of every hidden validation cell, on the CPU: what calibration is fitted on."""
+    levels = [
+        distribution.cdf(truth)[scored].cpu()
+        for truth, scored, distribution in validation_batches(predictor, data)
+    ]
+    return torch.cat(levels)

@@ -1,0 +1,64 @@
+"""`mdtim bench`: how fast this machine is."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="Measure speed and memory on this machine.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+@app.command()
+def speed(
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    output: Annotated[Path | None, typer.Option(help="Append the rows to this CSV file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Training steps and imputation, beside the same network run otherwise."""
+    from mdtim.bench.speed import run_speed
+
+    rows = [asdict(row) for row in run_speed(device)]
+    if output is not None:
+        _append(output, rows)
+    _show(rows, ("case", "variant", "size", "milliseconds", "tflops", "peak_memory_gb"), as_json)
+
+
+@app.command()
+def table(as_json: Json = False) -> None:
+    """Fill a table of 17,420 × 7 cells, 30 % missing, on the CPU, and one ten times as long."""
+    from mdtim.bench.table import run_table
+
+    rows = [asdict(row) for row in run_table()]
+    _show(rows, tuple(rows[0]), as_json)
+
+
+def _append(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def _show(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table()
+    for column in columns:
+        shown.add_column(column.replace("_", " "))
+    for row in rows:
+        shown.add_row(*(str(row[column]) for column in columns))
+    Console().print(shown)

@@ -1,0 +1,60 @@
+"""`mdtim benchmark`: run, list and render the experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Run the paper's experiments and render their tables.", no_args_is_help=True)
+
+Experiment = Annotated[str, typer.Option(help="Name of the experiment (see `list`).")]
+Results = Annotated[Path, typer.Option(help="Results file; rows are appended.")]
+
+
+@app.command()
+def run(
+    experiment: Experiment,
+    dataset: Annotated[str | None, typer.Option(help="Only this data set.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Only this configuration.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    max_minutes: Annotated[
+        float | None, typer.Option(help="Stop after this time; the next run goes on.")
+    ] = None,
+    results: Results = Path("results/paper.csv"),
+    runs: Annotated[Path, typer.Option(help="Folder for models and checkpoints.")] = Path("runs"),
+) -> None:
+    """Train and score every cell that has no row yet."""
+    from mdtim.benchmark.experiments import cells_of
+    from mdtim.benchmark.runner import run_cells
+    from mdtim.runtime import resolve_device
+
+    cells = [cell for cell in cells_of(experiment, dataset) if preset in (None, cell.preset)]
+    if not run_cells(cells, results, runs, resolve_device(device), max_minutes=max_minutes):
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_experiments() -> None:
+    """List the experiments with their cells and models."""
+    from mdtim.benchmark.experiments import EXPERIMENTS, cells_of
+
+    for name in EXPERIMENTS:
+        cells = cells_of(name)
+        models = {cell.training_key for cell in cells}
+        sets = ", ".join(sorted({cell.dataset for cell in cells}))
+        typer.echo(f"{name}: {len(cells)} cells, {len(models)} models, on {sets}")
+
+
+@app.command()
+def tables(
+    results: Results = Path("results/paper.csv"),
+    output: Annotated[Path, typer.Option(help="Markdown file to write.")] = Path("docs/results.md"),
+) -> None:
+    """Render the results file as tables, beside the paper's figures."""
+    from mdtim.benchmark.tables import render
+    from mdtim.files import atomic_path
+
+    with atomic_path(output) as path:
+        path.write_text(render(results), encoding="utf-8")
