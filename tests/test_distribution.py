@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import torch
@@ -64,14 +67,13 @@ def test_a_constant_is_certain() -> None:
 def test_a_mixture_keeps_the_mean_and_has_the_quantiles_of_its_parts(seed: int) -> None:
     one, two = random_distribution(seed), random_distribution(seed + 1_000)
     weight = torch.tensor([[0.25, 0.75]], dtype=torch.float64).expand(5, 2)
-    mixed, mean = mix(
+    mixed = mix(
         weight,
         torch.stack([one.probs, two.probs], 1),
         torch.stack([one.low, two.low], 1),
         torch.stack([one.step, two.step], 1),
     )
     expected = 0.25 * one.mean() + 0.75 * two.mean()
-    np.testing.assert_allclose(mean.numpy(), expected.numpy(), atol=1e-12)
     np.testing.assert_allclose(mixed.mean().numpy(), expected.numpy(), atol=1e-9)
     np.testing.assert_allclose(mixed.probs.sum(-1).numpy(), 1.0)
     middle = mixed.quantile(0.5)
@@ -87,7 +89,7 @@ def test_a_mixture_keeps_the_mean_and_has_the_quantiles_of_its_parts(seed: int) 
 def test_a_mixture_of_one_part_is_that_part() -> None:
     one = random_distribution(3)
     weight = torch.tensor([[2.0, 0.0]], dtype=torch.float64).expand(5, 2)
-    mixed, _ = mix(
+    mixed = mix(
         weight,
         torch.stack([one.probs, torch.zeros_like(one.probs)], 1),
         torch.stack([one.low, torch.zeros_like(one.low)], 1),
@@ -107,8 +109,8 @@ def test_calibration_makes_intervals_cover_what_they_promise() -> None:
     low, step = torch.full_like(truth, -6), torch.full_like(truth, 12 / 59)
     wide = BinDistribution(probs, low, step)
     seen = BinDistribution(probs[:10_000], low[:10_000], step[:10_000])
-    calibration = Calibration.fit(seen.cdf(truth[:10_000]))
-    right = wide.recalibrated(calibration)
+    calibration = Calibration.fit(seen.cdf(truth[:10_000]), torch.zeros(10_000))
+    right = wide.recalibrated(calibration, torch.zeros(len(truth)))
     for coverage in (0.5, 0.8, 0.9, 0.95):
         lower, upper = right.quantile((1 - coverage) / 2), right.quantile((1 + coverage) / 2)
         inside = ((truth >= lower) & (truth <= upper)).double()[10_000:].mean()
@@ -118,14 +120,38 @@ def test_calibration_makes_intervals_cover_what_they_promise() -> None:
 
 def test_uniform_levels_give_the_identity() -> None:
     levels = torch.linspace(0, 1, 5_001, dtype=torch.float64)
-    calibration = Calibration.fit(levels)
-    np.testing.assert_allclose(calibration.apply(levels).numpy(), levels.numpy(), atol=1e-3)
+    calibration = Calibration.fit(levels, torch.zeros_like(levels))
+    np.testing.assert_allclose(
+        calibration.apply(levels, torch.zeros_like(levels)).numpy(), levels.numpy(), atol=1e-3
+    )
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=200))
 def test_a_calibration_is_monotone_and_keeps_the_ends(seen: list[float]) -> None:
-    calibration = Calibration.fit(torch.tensor(seen, dtype=torch.float64))
-    mapped = calibration.apply(torch.linspace(0, 1, 101, dtype=torch.float64))
+    calibration = Calibration.fit(torch.tensor(seen, dtype=torch.float64), torch.zeros(len(seen)))
+    grid = torch.linspace(0, 1, 101, dtype=torch.float64)
+    mapped = calibration.apply(grid, torch.full_like(grid, 0.3))
     assert (mapped.diff() >= -1e-12).all()
     assert float(mapped[0]) == pytest.approx(0, abs=1e-5)
     assert float(mapped[-1]) == pytest.approx(1, abs=1e-5)
+
+
+def test_calibration_follows_the_masked_share_of_the_window() -> None:
+    generator = torch.Generator().manual_seed(0)
+    share = torch.rand(30_000, generator=generator, dtype=torch.float64)
+    # Too wide where little is masked, too narrow where much is.
+    level = torch.rand(30_000, generator=generator, dtype=torch.float64)
+    seen = 0.5 + (level - 0.5) * (0.5 + share)
+    calibration = Calibration.fit(seen.clamp(0, 1), share)
+    mapped = calibration.apply(seen.clamp(0, 1), share)
+    for low, high in ((0.1, 0.25), (0.4, 0.6), (0.75, 0.9)):
+        inside = (mapped >= 0.05) & (mapped <= 0.95) & (share >= low) & (share < high)
+        covered = inside.sum() / ((share >= low) & (share < high)).sum()
+        assert float(covered) == pytest.approx(0.9, abs=0.05)
+
+
+def test_a_calibration_survives_json() -> None:
+    levels = torch.rand(2_000, dtype=torch.float64)
+    calibration = Calibration.fit(levels, levels)
+    assert Calibration.from_dict(json.loads(json.dumps(asdict(calibration)))) == calibration
+    assert Calibration.from_dict(None) is None

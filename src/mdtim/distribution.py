@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,10 +90,16 @@ class BinDistribution:
         binned = self.step * (inside + outside)
         return torch.where(self.step > 0, binned, (truth - self.low).abs())
 
-    def recalibrated(self, calibration: Calibration) -> BinDistribution:
-        """Map every cumulative probability to the share that validation really saw below it."""
+    def recalibrated(self, calibration: Calibration, share: Tensor) -> BinDistribution:
+        """Map every cumulative probability to the share that validation really saw below it.
+
+        Parameters
+        ----------
+        share : (...,) masked share of the window each cell was predicted in
+        """
         cumulative = self.probs.double().cumsum(-1)
-        mapped = calibration.apply((cumulative / cumulative[..., -1:]).clamp(0, 1))
+        level = (cumulative / cumulative[..., -1:]).clamp(0, 1)
+        mapped = calibration.apply(level, share[..., None].expand(level.shape))
         probs = mapped.diff(dim=-1, prepend=torch.zeros_like(mapped[..., :1]))
         return BinDistribution(probs.to(self.probs.dtype), self.low, self.step)
 
@@ -106,35 +113,70 @@ class BinDistribution:
 class Calibration:
     """A monotone map of probabilities that makes intervals cover what they promise.
 
-    `predicted[i]` is a level of the network's distribution function, `actual[i]` the share of
-    validation cells at or below it; linear between the knots. Both run from 0 to 1.
+    A network is surer than it should be where little is visible and less sure where much is, so
+    there is one map for each of several masked shares of the window, and linear between them.
     """
 
-    predicted: tuple[float, ...]
+    shares: tuple[float, ...]
+    """(G,) rising masked shares."""
+    predicted: tuple[tuple[float, ...], ...]
+    """(G, P) levels of the network's distribution function, rising from 0 to 1 in each map."""
     actual: tuple[float, ...]
+    """(P,) share of the validation cells at or below them, rising from 0 to 1."""
 
     @classmethod
-    def fit(cls, levels: Tensor, num_knots: int = 41) -> Calibration:
-        """Fit from (C,) levels F(truth) of C validation cells; uniform levels give the identity.
+    def fit(
+        cls, levels: Tensor, shares: Tensor, num_groups: int = 3, num_knots: int = 41
+    ) -> Calibration:
+        """Fit from validation cells; uniform levels give the identity.
 
-        With few cells there are few knots: a knot should stand on about thirty.
+        Parameters
+        ----------
+        levels, shares : (C,) F(truth) of each cell, and the masked share of its window
+
+        Fewer cells give fewer groups and knots: a knot should stand on about thirty.
         """
-        num_knots = max(2, min(num_knots, levels.numel() // 30 + 2))
+        levels, shares = levels.double().flatten().cpu(), shares.double().flatten().cpu()
+        num_groups = max(1, min(num_groups, levels.numel() // 300))
+        num_knots = max(2, min(num_knots, levels.numel() // num_groups // 30 + 2))
         actual = torch.linspace(0, 1, num_knots, dtype=torch.float64)
-        predicted = torch.quantile(_thinned(levels.double().flatten().cpu()), actual)
-        # The ends carry no mass beyond what was seen; strictly rising keeps the map invertible.
-        predicted[0], predicted[-1] = 0.0, 1.0
-        ramp = torch.linspace(0, 1e-6, num_knots, dtype=torch.float64)
-        predicted = (predicted.cummax(0).values + ramp) / (1 + 1e-6)
-        return cls(tuple(predicted.tolist()), tuple(actual.tolist()))
+        edges = torch.quantile(_thinned(shares), torch.arange(1, num_groups).double() / num_groups)
+        centers, maps = [], []
+        # Equal shares stay together, so a group may be empty.
+        for group in torch.bucketize(shares, edges).unique():
+            inside = torch.bucketize(shares, edges) == group
+            knots = torch.quantile(_thinned(levels[inside]), actual)
+            # Nothing lies beyond the ends; strictly rising keeps the map invertible.
+            knots[0], knots[-1] = 0.0, 1.0
+            ramp = torch.linspace(0, 1e-6, num_knots, dtype=torch.float64)
+            knots = (knots.cummax(0).values + ramp) / (1 + 1e-6)
+            centers.append(float(shares[inside].mean()))
+            maps.append(tuple(knots.tolist()))
+        return cls(tuple(centers), tuple(maps), tuple(actual.tolist()))
 
-    def apply(self, levels: Tensor) -> Tensor:
-        """Map predicted levels to actual ones, elementwise."""
-        predicted = torch.tensor(self.predicted, dtype=levels.dtype, device=levels.device)
+    def apply(self, levels: Tensor, shares: Tensor) -> Tensor:
+        """Map predicted levels to actual ones, elementwise, at the given masked shares."""
+        mapped = self._map(levels, 0)
+        for group in range(1, len(self.shares)):
+            low, high = self.shares[group - 1], self.shares[group]
+            weight = ((shares - low) / max(high - low, 1e-9)).clamp(0, 1)
+            mapped = mapped + weight * (self._map(levels, group) - self._map(levels, group - 1))
+        return mapped
+
+    def _map(self, levels: Tensor, group: int) -> Tensor:
+        predicted = torch.tensor(self.predicted[group], dtype=levels.dtype, device=levels.device)
         actual = torch.tensor(self.actual, dtype=levels.dtype, device=levels.device)
         index = torch.searchsorted(predicted, levels.contiguous()).clamp(1, len(predicted) - 1)
         x0, x1, y0, y1 = predicted[index - 1], predicted[index], actual[index - 1], actual[index]
         return (y0 + (levels - x0) / (x1 - x0) * (y1 - y0)).clamp(0, 1)
+
+    @classmethod
+    def from_dict(cls, tree: dict[str, Any] | None) -> Calibration | None:
+        """Rebuild from `dataclasses.asdict`; None stays None."""
+        if tree is None:
+            return None
+        maps = tuple(tuple(knots) for knots in tree["predicted"])
+        return cls(tuple(tree["shares"]), maps, tuple(tree["actual"]))
 
 
 def _thinned(levels: Tensor, limit: int = 1_000_000) -> Tensor:
@@ -142,13 +184,11 @@ def _thinned(levels: Tensor, limit: int = 1_000_000) -> Tensor:
     return levels[:: -(-levels.numel() // limit)] if levels.numel() > limit else levels
 
 
-def mix(
-    weights: Tensor, probs: Tensor, low: Tensor, step: Tensor
-) -> tuple[BinDistribution, Tensor]:
+def mix(weights: Tensor, probs: Tensor, low: Tensor, step: Tensor) -> BinDistribution:
     """Mix several distributions of each cell into one on a common grid.
 
     Every mass point is split between its two neighbours on the new grid in proportion to their
-    nearness, as stochastic discretization does, so the mean is kept exactly.
+    nearness, as stochastic discretization does, so the mean is kept.
 
     Parameters
     ----------
@@ -159,8 +199,7 @@ def mix(
 
     Returns
     -------
-    distribution : BinDistribution over C cells with K bins
-    mean : (C,) float64, from the parts themselves
+    BinDistribution over C cells with K bins
     """
     num_bins = probs.shape[-1]
     share = weights / weights.sum(1, keepdim=True)
@@ -173,7 +212,6 @@ def mix(
     index = torch.arange(num_bins, device=probs.device, dtype=torch.float64)
     points = torch.where(present, low, 0.0)[..., None] + step[..., None] * index
     mass = probs.double() * share[..., None]
-    mean = (share * torch.where(present, BinDistribution(probs, low, step).mean(), 0.0)).sum(1)
     position = ((points - new_low[:, None, None]) / safe_step[:, None, None]).clamp(0, num_bins - 1)
     position = torch.where(present[..., None], position, 0.0)
     below = position.floor().clamp_max(num_bins - 2).long()
@@ -181,4 +219,4 @@ def mix(
     mixed = torch.zeros(len(probs), num_bins, dtype=torch.float64, device=probs.device)
     mixed.scatter_add_(1, below.flatten(1), (mass * (1 - upper_share)).flatten(1))
     mixed.scatter_add_(1, (below + 1).flatten(1), (mass * upper_share).flatten(1))
-    return BinDistribution(mixed.to(probs.dtype), new_low, new_step), mean
+    return BinDistribution(mixed.to(probs.dtype), new_low, new_step)

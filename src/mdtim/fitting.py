@@ -19,7 +19,13 @@ from mdtim.missingness import points_and_runs
 from mdtim.network import FactorizedDiT
 from mdtim.panel import BoolArray, Panel, gap_lengths
 from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.training import Progress, Trainer, TrainingData, validation_batches
+from mdtim.training import (
+    Progress,
+    Trainer,
+    TrainingData,
+    fit_calibration,
+    validation_cells,
+)
 from mdtim.windows import WindowIndex, hold_out
 
 VALIDATION_RATE = 0.2
@@ -43,7 +49,7 @@ class FitReport:
     """Linear interpolation over the same cells."""
     validation_crps: float | None
     coverage90: float | None
-    """Share of the validation cells inside their 90 % interval, before calibration."""
+    """Share of the validation cells inside their 90 % interval."""
     held_out: bool
     """False: the table was too small to spare rows, so validation saw the training windows."""
 
@@ -71,6 +77,7 @@ def fit_network(
     device: torch.device,
     seed: int,
     validation_share: float,
+    calibrate: bool,
     max_seconds: float | None,
     checkpoint: Path | None,
     checkpoint_every: int,
@@ -119,7 +126,9 @@ def fit_network(
         checkpoint_every=checkpoint_every,
     )
     progress = trainer.progress
-    calibration, crps, coverage = _calibrate(Predictor(network, config, seed), data)
+    calibration = fit_calibration(Predictor(network, config, seed), data) if calibrate else None
+    predictor = Predictor(network, config, seed, calibration=calibration)
+    crps, coverage = _distribution_scores(predictor, data)
     num_scored = int((data.hidden_WTV).sum())
     report = FitReport(
         reason=reason,
@@ -146,19 +155,19 @@ def _overlaps(training: WindowIndex, validation: WindowIndex) -> bool:
     return bool(np.isin(validation.starts, training.starts).any())
 
 
-def _calibrate(
+def _distribution_scores(
     predictor: Predictor, data: TrainingData
-) -> tuple[Calibration | None, float | None, float | None]:
-    """Calibration from the validation cells, and CRPS and 90 % coverage before it."""
-    levels, scores = [], []
-    for truth, scored, distribution in validation_batches(predictor, data):
-        levels.append(distribution.cdf(truth)[scored].cpu())
-        scores.append(distribution.crps(truth)[scored].cpu())
-    level = torch.cat(levels) if levels else torch.zeros(0)
-    if not level.numel():
-        return None, None, None
-    inside = (level >= 0.05) & (level <= 0.95)
-    return Calibration.fit(level), float(torch.cat(scores).mean()), float(inside.double().mean())
+) -> tuple[float | None, float | None]:
+    """CRPS and 90 % coverage over the validation cells, calibrated on those same cells."""
+    crps, inside = [], []
+    for cells in validation_cells(predictor, data):
+        distribution = predictor.calibrated(cells.distribution, cells.share)
+        crps.append(distribution.crps(cells.truth).cpu())
+        level = distribution.cdf(cells.truth).cpu()
+        inside.append(((level >= 0.05) & (level <= 0.95)).double())
+    if not sum(len(part) for part in crps):
+        return None, None
+    return float(torch.cat(crps).mean()), float(torch.cat(inside).mean())
 
 
 def _linear_mae(

@@ -169,6 +169,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
                     device=device,
                     seed=self.seed,
                     validation_share=self.validation_share,
+                    calibrate=self.calibrate,
                     max_seconds=None if self.max_minutes is None else 60 * self.max_minutes,
                     checkpoint=None if self.checkpoint is None else Path(self.checkpoint),
                     checkpoint_every=self.checkpoint_every,
@@ -180,7 +181,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             panel.variates,
             standardizer,
             network,
-            calibration if self.calibrate else None,
+            calibration,
             report,
             self.seed,
         )

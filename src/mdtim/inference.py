@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from mdtim.config import ModelConfig
 from mdtim.diffusion import reverse_step, tokenize
-from mdtim.distribution import BinDistribution, mix
+from mdtim.distribution import BinDistribution, Calibration, mix
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.panel import BoolArray, FloatArray, IntArray
 from mdtim.runtime import keyed_uniform, precision
@@ -37,6 +37,8 @@ class Predictor:
     config : ModelConfig
     seed : int
         Key of the draws; the same cell is drawn alike in any batch and on any device.
+    calibration : Calibration, optional
+        Corrects the distributions; the filled values stay the network's expectations.
     compile_for : int, optional
         Let PyTorch compile the network for batches of this many windows; smaller ones are filled
         up to it. Worth it for many windows on a GPU.
@@ -48,10 +50,12 @@ class Predictor:
         config: ModelConfig,
         seed: int = 0,
         *,
+        calibration: Calibration | None = None,
         compile_for: int | None = None,
     ) -> None:
         self.network = network
         self.config = config
+        self.calibration = calibration
         self.compile_for = compile_for
         self._distribution = (
             self._network_distribution
@@ -81,7 +85,8 @@ class Predictor:
             if not self.config.tokenizer.interpolated:
                 noise = keyed_uniform(self.seed, draw, keys_BTV) - 0.5
             tokens, scale = self._tokenize(values_BTV, visible_BTV, noise, None)
-            one = self._distribution(tokens)
+            with precision(self.device):
+                one = self._distribution(tokens)
             total = one if total is None else total + one
         assert total is not None
         return total / self.config.inference.num_draws, scale
@@ -107,8 +112,7 @@ class Predictor:
         )
 
     def _network_distribution(self, tokens: Tokens) -> Tensor:
-        with precision(self.device):
-            output = self.network(tokens)
+        output = self.network(tokens)
         if not self.network.config.continuous:
             return F.softmax(output.float(), dim=-1)
         # One number per cell: the two bins around it, with its mean.
@@ -123,6 +127,12 @@ class Predictor:
         half = scale.half_B1V.double()
         low = (scale.center_B1V.double() - reach * half).expand(shape)
         return BinDistribution(probs_BTVK, low, (self.tokenizer.output_step * half).expand(shape))
+
+    def calibrated(self, distribution: BinDistribution, share: Tensor) -> BinDistribution:
+        """Correct distributions predicted in windows with the given masked shares."""
+        if self.calibration is None:
+            return distribution
+        return distribution.recalibrated(self.calibration, share)
 
     @torch.no_grad()
     def sample_jointly(
@@ -146,7 +156,9 @@ class Predictor:
         scale: WindowScale | None = None
         for step in range(num_steps):
             tokens, scale = self._tokenize(values, visible, None, scale)
-            distribution = self.distribution(self._distribution(tokens), scale)
+            with precision(self.device):
+                probs = self._distribution(tokens)
+            distribution = self.distribution(probs, scale)
             stream = 1_000 + 2 * (sample * num_steps + step)
             revealed, drawn = reverse_step(
                 distribution,
@@ -200,6 +212,11 @@ def _batches(
         yield count, series.gather(starts, ends, windows.length)
 
 
+def masked_share(visible_BTV: Tensor) -> Tensor:
+    """(B,) share of each window's cells that are not visible."""
+    return 1 - visible_BTV.double().mean((1, 2))
+
+
 def windows_to_fill(missing: BoolArray, offsets: IntArray, length: int) -> WindowIndex:
     """Half-overlapping windows that hold at least one missing cell."""
     index = covering_windows(offsets, length)
@@ -234,15 +251,14 @@ def fill_cells(
         keys = batch.cell_keys()
         probs, scale = predictor.probs(batch.values_BTV, batch.observed_BTV, keys)
         wanted = ~batch.observed_BTV & batch.inside_BT[..., None]
-        distribution = predictor.distribution(probs, scale)
+        window, step, _ = wanted.nonzero(as_tuple=True)
+        full = predictor.distribution(probs, scale)
+        cells = BinDistribution(full.probs[wanted], full.low[wanted], full.step[wanted])
+        mean = cells.mean()
+        if keep_distribution:
+            cells = predictor.calibrated(cells, masked_share(batch.observed_BTV)[window])
         waiting = waiting.join(
-            _Parts(
-                keys[wanted],
-                weight_T[:, None].expand(wanted.shape[1:])[None].expand(wanted.shape)[wanted],
-                distribution.probs[wanted],
-                distribution.low[wanted],
-                distribution.step[wanted],
-            )
+            _Parts(keys[wanted], weight_T[step], mean, cells.probs, cells.low, cells.step)
         )
         done += count
         next_row = int(index.starts[done]) if done < len(index) else len(missing)
@@ -270,6 +286,7 @@ class _Parts:
 
     cell: Tensor
     weight: Tensor
+    mean: Tensor
     probs: Tensor
     low: Tensor
     step: Tensor
@@ -277,13 +294,14 @@ class _Parts:
     @classmethod
     def none(cls, num_bins: int, device: torch.device) -> _Parts:
         empty = torch.zeros(0, dtype=torch.float64, device=device)
-        return cls(empty.long(), empty, torch.zeros(0, num_bins, device=device), empty, empty)
+        probs = torch.zeros(0, num_bins, device=device)
+        return cls(empty.long(), empty, empty, probs, empty, empty)
 
     def join(self, other: _Parts) -> _Parts:
         return _Parts(
             *(
                 torch.cat([getattr(self, name), getattr(other, name)])
-                for name in ("cell", "weight", "probs", "low", "step")
+                for name in ("cell", "weight", "mean", "probs", "low", "step")
             )
         )
 
@@ -291,6 +309,7 @@ class _Parts:
         return _Parts(
             self.cell[chosen],
             self.weight[chosen],
+            self.mean[chosen],
             self.probs[chosen],
             self.low[chosen],
             self.step[chosen],
@@ -308,27 +327,21 @@ class _Parts:
         first = torch.cumsum(counts, 0) - counts
         rank = torch.arange(len(order), device=order.device) - first[member[order]]
         most = int(counts.max()) if len(counts) else 1
-        shape = (len(cells), most)
-        weight = torch.zeros(shape, dtype=torch.float64, device=self.low.device)
-        low, step = torch.zeros_like(weight), torch.zeros_like(weight)
         place = (member[order], rank)
-        weight[place], low[place], step[place] = (
-            self.weight[order],
-            self.low[order],
-            self.step[order],
-        )
-        probs = torch.zeros((*shape, self.probs.shape[1]), device=self.probs.device)
-        probs[place] = self.probs[order]
-        if not keep_distribution:
-            share = weight / weight.sum(1, keepdim=True)
-            return (
-                cells.cpu(),
-                None,
-                (share * BinDistribution(probs, low, step).mean()).sum(1).cpu(),
+        weight, mean, low, step = (
+            torch.zeros((len(cells), most), dtype=torch.float64, device=order.device).index_put(
+                place, part[order]
             )
-        mixed, mean = mix(weight, probs, low, step)
+            for part in (self.weight, self.mean, self.low, self.step)
+        )
+        blended = ((weight / weight.sum(1, keepdim=True)) * mean).sum(1).cpu()
+        if not keep_distribution:
+            return cells.cpu(), None, blended
+        probs = self.probs.new_zeros((len(cells), most, self.probs.shape[1]))
+        probs[place] = self.probs[order]
+        mixed = mix(weight, probs, low, step)
         kept = BinDistribution(mixed.probs.half().cpu(), mixed.low.cpu(), mixed.step.cpu())
-        return cells.cpu(), kept, mean.cpu()
+        return cells.cpu(), kept, blended
 
 
 def sample_series(

@@ -53,7 +53,7 @@ class FittedModel:
             return constant
         series, columns = self._series(panel)
         cells = fill_cells(
-            Predictor(self.network, self.config, self.seed),
+            Predictor(self.network, self.config, self.seed, calibration=self.calibration),
             series,
             panel.offsets,
             self.window,
@@ -94,8 +94,6 @@ class FittedModel:
         scaler, variates = self.standardizer, columns[cells.variates]
         distribution = cells.distribution
         if distribution is not None:
-            if self.calibration is not None:
-                distribution = distribution.recalibrated(self.calibration)
             std, shift = (torch.from_numpy(part[variates]) for part in (scaler.std, scaler.mean))
             distribution = BinDistribution(
                 distribution.probs, distribution.low * std + shift, distribution.step * std
@@ -159,7 +157,6 @@ class FittedModel:
             varies=np.array(scaler["varies"], dtype=bool),
             seen=np.array(scaler["seen"], dtype=bool),
         )
-        knots = document["calibration"]
         network = None
         if standardizer.varies.any():
             count = int(standardizer.varies.sum())
@@ -172,7 +169,7 @@ class FittedModel:
             variates=tuple(document["variates"]),
             standardizer=standardizer,
             network=network,
-            calibration=knots and Calibration(tuple(knots["predicted"]), tuple(knots["actual"])),
+            calibration=Calibration.from_dict(document["calibration"]),
             report=FitReport(**document["report"]),
             seed=int(document["seed"]),
         )

@@ -20,7 +20,8 @@ from torch import Tensor
 from mdtim.checkpoint import load_folder, save_folder
 from mdtim.config import ModelConfig
 from mdtim.diffusion import masked_loss, stratified_times
-from mdtim.inference import Predictor
+from mdtim.distribution import BinDistribution, Calibration
+from mdtim.inference import Predictor, masked_share
 from mdtim.masks import MaskMix
 from mdtim.network import FactorizedDiT
 from mdtim.runtime import precision
@@ -320,15 +321,22 @@ def _plain(value: Any) -> Any:
     return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def validation_batches(
-    predictor: Predictor, data: TrainingData, batch_size: int = 256
-) -> Iterator[tuple[Tensor, Tensor, Any]]:
-    """Predict the validation windows.
+@dataclass(frozen=True, eq=False)
+class ValidationCells:
+    """Hidden cells of a batch of validation windows, in standardized units."""
 
-    Yields
-    ------
-    truth_BTV, scored_BTV, distribution : the last over (B, T, V), in standardized units
-    """
+    truth: Tensor
+    """(C,) float64."""
+    distribution: BinDistribution
+    """(C,) not calibrated."""
+    share: Tensor
+    """(C,) masked share of each cell's window."""
+
+
+def validation_cells(
+    predictor: Predictor, data: TrainingData, batch_size: int = 256
+) -> Iterator[ValidationCells]:
+    """Predict the hidden cells of the validation windows, batch by batch."""
     windows = data.validation
     for begin in range(0, len(windows), batch_size):
         part = slice(begin, begin + batch_size)
@@ -336,24 +344,30 @@ def validation_batches(
         scored = data.hidden_WTV[part] & batch.observed_BTV
         visible = batch.observed_BTV & ~scored
         probs, scale = predictor.probs(batch.values_BTV, visible, batch.cell_keys())
-        yield batch.values_BTV, scored, predictor.distribution(probs, scale)
+        full = predictor.distribution(probs, scale)
+        window, _, _ = scored.nonzero(as_tuple=True)
+        yield ValidationCells(
+            batch.values_BTV[scored].double(),
+            BinDistribution(probs[scored], full.low[scored], full.step[scored]),
+            masked_share(visible)[window],
+        )
 
 
 def validation_mae(predictor: Predictor, data: TrainingData) -> float:
     """Mean absolute error over the hidden validation cells, in standardized units."""
     total = torch.zeros((), dtype=torch.float64, device=predictor.device)
-    count = torch.zeros((), dtype=torch.int64, device=predictor.device)
-    for truth, scored, distribution in validation_batches(predictor, data):
-        error = (distribution.mean() - truth).abs()
-        total += torch.where(scored, error, 0.0).sum()
-        count += scored.sum()
-    return float(total / count.clamp_min(1))
+    count = 0
+    for cells in validation_cells(predictor, data):
+        total += (cells.distribution.mean() - cells.truth).abs().sum()
+        count += len(cells.truth)
+    return float(total / max(count, 1))
 
 
-def validation_levels(predictor: Predictor, data: TrainingData) -> Tensor:
-    """(C,) F(truth) of every hidden validation cell, on the CPU: what calibration is fitted on."""
-    levels = [
-        distribution.cdf(truth)[scored].cpu()
-        for truth, scored, distribution in validation_batches(predictor, data)
+def fit_calibration(predictor: Predictor, data: TrainingData) -> Calibration | None:
+    """Calibration from the hidden validation cells; None if there are none."""
+    seen = [
+        (cells.distribution.cdf(cells.truth).cpu(), cells.share.cpu())
+        for cells in validation_cells(predictor, data)
     ]
-    return torch.cat(levels)
+    levels, shares = (torch.cat([one[part] for one in seen]) for part in (0, 1))
+    return Calibration.fit(levels, shares) if levels.numel() else None

@@ -25,7 +25,7 @@ from mdtim.inference import Predictor
 from mdtim.masks import MaskMix
 from mdtim.network import FactorizedDiT
 from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.training import Trainer, TrainingData, validation_levels
+from mdtim.training import Trainer, TrainingData, fit_calibration
 
 MAX_VALIDATION_WINDOWS = 1_024
 SCORING_BATCH = 512
@@ -162,7 +162,7 @@ class TrainedModel:
         if self.device.type == "cuda":
             self.peak_memory_gb = torch.cuda.max_memory_allocated(self.device) / 1e9
         predictor = Predictor(self.network, self.config.change(num_draws=1), self.cell.train_seed)
-        self.calibration = Calibration.fit(validation_levels(predictor, data))
+        self.calibration = fit_calibration(predictor, data)
         self._save()
         return True
 
@@ -203,8 +203,7 @@ class TrainedModel:
         document, tensors = load_folder(folder)
         self.network.load_state_dict(load_weights(self.network.state_dict(), tensors, folder))
         self.network.eval()
-        knots = document["calibration"]
-        self.calibration = knots and Calibration(tuple(knots["predicted"]), tuple(knots["actual"]))
+        self.calibration = Calibration.from_dict(document["calibration"])
         self.train_seconds = document["train_seconds"]
         self.peak_memory_gb = document["peak_memory_gb"]
 
@@ -214,6 +213,7 @@ class TrainedModel:
             self.network,
             self.config,
             self.cell.train_seed,
+            calibration=self.calibration,
             compile_for=SCORING_BATCH if self.compiled else None,
         )
 
@@ -228,7 +228,6 @@ class TrainedModel:
             index,
             hidden,
             self.dataset.unit,
-            self.calibration,
             SCORING_BATCH,
         )
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from mdtim import missingness
 from mdtim.datasets import Dataset
-from mdtim.distribution import BinDistribution, Calibration
-from mdtim.inference import Predictor
+from mdtim.distribution import BinDistribution
+from mdtim.inference import Predictor, masked_share
 from mdtim.panel import BoolArray, IntArray
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.windows import WindowIndex, every_window
@@ -55,7 +55,6 @@ def score_windows(
     index: WindowIndex,
     hidden_WTV: BoolArray,
     unit: np.ndarray,
-    calibration: Calibration | None,
     batch_size: int,
 ) -> Scores:
     """Predict the hidden cells of every window, each window by itself."""
@@ -71,16 +70,16 @@ def score_windows(
         scored = hidden[part] & batch.observed_BTV
         _synchronize(device)
         began = time.perf_counter()
-        probs, scale = predictor.probs(
-            batch.values_BTV, batch.observed_BTV & ~scored, batch.cell_keys()
-        )
+        visible = batch.observed_BTV & ~scored
+        probs, scale = predictor.probs(batch.values_BTV, visible, batch.cell_keys())
         _synchronize(device)
         seconds += time.perf_counter() - began
         full = predictor.distribution(probs, scale)
         cells = BinDistribution(probs[scored], full.low[scored], full.step[scored])
         truth = batch.values_BTV[scored].double()
         weight = unit_V.expand(scored.shape)[scored]
-        totals += _cell_scores(cells, truth, weight, predictor, calibration)
+        share = masked_share(visible)[scored.nonzero(as_tuple=True)[0]]
+        totals += _cell_scores(cells, truth, weight, share, predictor)
         count += int(scored.sum())
     mae, mse, crps, crps_window, coverage = (totals / max(count, 1)).tolist()
     return Scores(mae, mse, crps, crps_window, coverage, seconds)
@@ -90,13 +89,12 @@ def _cell_scores(
     cells: BinDistribution,
     truth: Tensor,
     unit: Tensor,
+    share: Tensor,
     predictor: Predictor,
-    calibration: Calibration | None,
 ) -> Tensor:
     """Sums of absolute error, squared error, CRPS, window CRPS and coverage."""
     error = (cells.mean() - truth) * unit
-    if calibration is not None:
-        cells = cells.recalibrated(calibration)
+    cells = predictor.calibrated(cells, share)
     level = cells.cdf(truth)
     reach = predictor.config.tokenizer.output_range
     half = cells.step / predictor.tokenizer.output_step
