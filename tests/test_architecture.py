@@ -16,7 +16,10 @@ MODULES = sorted(path for path in ROOT.rglob("*.py"))
 TIERS = [
     {"panel", "config", "windows", "missingness", "metrics", "scaling", "autowindow"},
     {"columns", "clock", "grid", "timeline", "table", "files", "inspection", "baselines.simple"},
-    {"kernels", "runtime", "distribution", "tokenizer", "masks", "layers", "network", "diffusion"},
+    {
+        *("kernels", "triton_attention", "runtime", "distribution"),
+        *("tokenizer", "masks", "layers", "network", "diffusion"),
+    },
     {"series", "checkpoint", "inference", "training"},
     {"fitting", "progress", "model", "imputation", "imputer"},
     {"report", "datasets", "evaluation", "demo", "bench"},

@@ -99,36 +99,68 @@ def test_a_mixture_of_one_part_is_that_part() -> None:
     assert torch.equal(mixed.low, one.low)
 
 
-def test_calibration_makes_intervals_cover_what_they_promise() -> None:
-    generator = torch.Generator().manual_seed(0)
-    truth = torch.randn(20_000, generator=generator, dtype=torch.float64)
+def gaussian_bins(count: int, spread: float) -> BinDistribution:
+    """`count` cells that are all said to be normal around 0 with the given spread."""
     centers = torch.linspace(-6, 6, 60, dtype=torch.float64)
-    # Twice too wide.
-    probs = torch.exp(-0.5 * (centers / 2) ** 2)
-    probs = (probs / probs.sum()).expand(len(truth), 60)
-    low, step = torch.full_like(truth, -6), torch.full_like(truth, 12 / 59)
-    wide = BinDistribution(probs, low, step)
-    seen = BinDistribution(probs[:10_000], low[:10_000], step[:10_000])
-    calibration = Calibration.fit(seen.cdf(truth[:10_000]), torch.zeros(10_000))
-    right = wide.recalibrated(calibration, torch.zeros(len(truth)))
+    probs = torch.exp(-0.5 * (centers / spread) ** 2)
+    low = torch.full((count,), -6.0, dtype=torch.float64)
+    return BinDistribution((probs / probs.sum()).expand(count, 60), low, low / -6 * 12 / 59)
+
+
+def normal(count: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("spread", [0.5, 2.0])
+def test_calibration_makes_intervals_cover_what_they_promise(spread: float) -> None:
+    wrong = gaussian_bins(10_000, spread)
+    calibration = Calibration.fit(wrong, normal(10_000), torch.zeros(10_000), blur=0.0)
+    right = wrong.recalibrated(calibration, torch.zeros(10_000))
+    truth = normal(10_000, seed=1)
     for coverage in (0.5, 0.8, 0.9, 0.95):
         lower, upper = right.quantile((1 - coverage) / 2), right.quantile((1 + coverage) / 2)
-        inside = ((truth >= lower) & (truth <= upper)).double()[10_000:].mean()
+        inside = ((truth >= lower) & (truth <= upper)).double().mean()
         assert float(inside) == pytest.approx(coverage, abs=0.02)
-    assert right.crps(truth).mean() < wide.crps(truth).mean()
+    assert right.crps(truth).mean() < wrong.crps(truth).mean()
 
 
-def test_uniform_levels_give_the_identity() -> None:
-    levels = torch.linspace(0, 1, 5_001, dtype=torch.float64)
-    calibration = Calibration.fit(levels, torch.zeros_like(levels))
-    np.testing.assert_allclose(
-        calibration.apply(levels, torch.zeros_like(levels)).numpy(), levels.numpy(), atol=1e-3
+def test_a_known_blur_is_taken_away_and_the_mean_stays() -> None:
+    distribution = random_distribution(1)
+    sharp = distribution.sharpened(blur=0.5, floor=0.1)
+    np.testing.assert_allclose(sharp.mean().numpy(), distribution.mean().numpy(), atol=1e-12)
+    before, after = ((one.std() / distribution.step).numpy() ** 2 for one in (distribution, sharp))
+    expected = np.maximum(before - 1 / 12 - 0.5, 0.1**2)
+    np.testing.assert_allclose(after, expected, atol=1e-9)
+
+
+def test_predictions_finer_than_a_bin_get_intervals_finer_than_a_bin() -> None:
+    truth = 0.01 * normal(5_000)
+    probs = torch.zeros((5_000, 11), dtype=torch.float64)
+    probs[:, 3:8] = torch.tensor([0.135, 0.607, 1.0, 0.607, 0.135], dtype=torch.float64) / 2.484
+    low = torch.full((5_000,), -5.0, dtype=torch.float64)
+    blurred = BinDistribution(probs, low, torch.ones_like(low))
+    calibration = Calibration.fit(blurred, truth, torch.zeros(5_000), blur=0.92 + 1 / 6)
+    sharp = blurred.recalibrated(calibration, torch.zeros(5_000))
+    lower, upper = sharp.quantile(0.05), sharp.quantile(0.95)
+    assert float((upper - lower).mean()) < 0.06
+    assert float(((truth >= lower) & (truth <= upper)).double().mean()) == pytest.approx(
+        0.9, abs=0.03
     )
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=200))
-def test_a_calibration_is_monotone_and_keeps_the_ends(seen: list[float]) -> None:
-    calibration = Calibration.fit(torch.tensor(seen, dtype=torch.float64), torch.zeros(len(seen)))
+def test_a_perfect_distribution_is_left_alone() -> None:
+    perfect = gaussian_bins(20_000, 1.0)
+    calibration = Calibration.fit(perfect, normal(20_000), torch.zeros(20_000), blur=0.0)
+    levels = torch.linspace(0, 1, 101, dtype=torch.float64)
+    mapped = calibration.apply(levels, torch.zeros_like(levels))
+    np.testing.assert_allclose(mapped.numpy(), levels.numpy(), atol=0.02)
+
+
+@given(st.integers(1, 200), st.integers(0, 20))
+def test_a_calibration_is_monotone_and_keeps_the_ends(count: int, seed: int) -> None:
+    calibration = Calibration.fit(
+        gaussian_bins(count, 1.0), normal(count, seed), torch.rand(count), blur=1.0
+    )
     grid = torch.linspace(0, 1, 101, dtype=torch.float64)
     mapped = calibration.apply(grid, torch.full_like(grid, 0.3))
     assert (mapped.diff() >= -1e-12).all()
@@ -137,21 +169,21 @@ def test_a_calibration_is_monotone_and_keeps_the_ends(seen: list[float]) -> None
 
 
 def test_calibration_follows_the_masked_share_of_the_window() -> None:
-    generator = torch.Generator().manual_seed(0)
-    share = torch.rand(30_000, generator=generator, dtype=torch.float64)
+    share = torch.rand(30_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     # Too wide where little is masked, too narrow where much is.
-    level = torch.rand(30_000, generator=generator, dtype=torch.float64)
-    seen = 0.5 + (level - 0.5) * (0.5 + share)
-    calibration = Calibration.fit(seen.clamp(0, 1), share)
-    mapped = calibration.apply(seen.clamp(0, 1), share)
+    truth = normal(30_000) * (0.5 + share)
+    said = gaussian_bins(30_000, 1.0)
+    right = said.recalibrated(Calibration.fit(said, truth, share, blur=0.0), share)
+    lower, upper = right.quantile(0.05), right.quantile(0.95)
     for low, high in ((0.1, 0.25), (0.4, 0.6), (0.75, 0.9)):
-        inside = (mapped >= 0.05) & (mapped <= 0.95) & (share >= low) & (share < high)
-        covered = inside.sum() / ((share >= low) & (share < high)).sum()
-        assert float(covered) == pytest.approx(0.9, abs=0.05)
+        chosen = (share >= low) & (share < high)
+        inside = ((truth >= lower) & (truth <= upper) & chosen).sum() / chosen.sum()
+        assert float(inside) == pytest.approx(0.9, abs=0.03)
 
 
 def test_a_calibration_survives_json() -> None:
-    levels = torch.rand(2_000, dtype=torch.float64)
-    calibration = Calibration.fit(levels, levels)
+    calibration = Calibration.fit(
+        gaussian_bins(2_000, 1.0), normal(2_000), torch.rand(2_000), blur=1.0
+    )
     assert Calibration.from_dict(json.loads(json.dumps(asdict(calibration)))) == calibration
     assert Calibration.from_dict(None) is None

@@ -212,7 +212,7 @@ def test_the_package_works_without_triton() -> None:
 INTERPRETED = """
 import json
 import torch
-from mdtim import kernels
+from mdtim import kernels, triton_attention
 
 # Poison what the operators allocate: a position that no program writes shows as NaN.
 new_empty, empty_like = torch.Tensor.new_empty, torch.empty_like
@@ -258,7 +258,7 @@ for B, T, V, H, d, axis, rope, dtype in cases:
 torch.Tensor.new_empty, torch.empty_like = new_empty, empty_like
 qkv = torch.randn(2, 3, 4, 96).transpose(1, 2).requires_grad_()  # strided as no program expects
 table = kernels._make_rope_table(3, 16, qkv.device, torch.float32)
-torch.library.opcheck(kernels._triton_attention, (qkv, table, 2, False))
+torch.library.opcheck(triton_attention._triton_attention, (qkv, table, 2, False))
 compiled = torch.compile(kernels.axis_attention, backend="aot_eager", fullgraph=True)
 out = compiled(qkv, 2, "time", rope=True, implementation="triton")
 truth = kernels.reference_attention(qkv, 2, "time", rope=True)

@@ -78,6 +78,13 @@ def soft_label_offsets(config: DiffusionConfig) -> tuple[list[int], list[float]]
     return offsets, [math.exp(-(offset**2) / config.label_variance) for offset in offsets]
 
 
+def label_blur(config: DiffusionConfig) -> float:
+    """Variance in bins² that soft labels and stochastic discretization add to what is learned."""
+    offsets, weights = soft_label_offsets(config)
+    spread = sum(w * offset**2 for offset, w in zip(offsets, weights, strict=True)) / sum(weights)
+    return spread + 1 / 6  # rounding c to its neighbours adds f(1 - f), 1/6 on average
+
+
 def soft_cross_entropy(logits: Tensor, target: Tensor, config: DiffusionConfig) -> Tensor:
     """Cross-entropy to the ordinal soft label around `target`, without building the label.
 

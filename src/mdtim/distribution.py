@@ -90,18 +90,34 @@ class BinDistribution:
         binned = self.step * (inside + outside)
         return torch.where(self.step > 0, binned, (truth - self.low).abs())
 
+    def sharpened(self, blur: float, floor: float) -> BinDistribution:
+        """Take away a known blur: shrink around the mean as if its variance had not been added.
+
+        Parameters
+        ----------
+        blur : variance to take away, in bins²
+        floor : least standard deviation to leave, in bins
+        """
+        first, second = self._index_moment(1), self._index_moment(2)
+        variance = (second - first**2).clamp_min(0)
+        wanted = (variance - blur).clamp_min(floor**2)
+        shrink = (wanted / (variance + 1 / 12)).clamp_max(1).sqrt()
+        mean = self.low + self.step * first
+        return BinDistribution(self.probs, mean + shrink * (self.low - mean), shrink * self.step)
+
     def recalibrated(self, calibration: Calibration, share: Tensor) -> BinDistribution:
-        """Map every cumulative probability to the share that validation really saw below it.
+        """Sharpen, then map every cumulative probability to the share that validation saw below it.
 
         Parameters
         ----------
         share : (...,) masked share of the window each cell was predicted in
         """
-        cumulative = self.probs.double().cumsum(-1)
+        sharp = self.sharpened(calibration.blur, calibration.floor)
+        cumulative = sharp.probs.double().cumsum(-1)
         level = (cumulative / cumulative[..., -1:]).clamp(0, 1)
         mapped = calibration.apply(level, share[..., None].expand(level.shape))
         probs = mapped.diff(dim=-1, prepend=torch.zeros_like(mapped[..., :1]))
-        return BinDistribution(probs.to(self.probs.dtype), self.low, self.step)
+        return BinDistribution(probs.to(self.probs.dtype), sharp.low, sharp.step)
 
     def _position(self, value: Tensor) -> Tensor:
         """Distance from the lower edge of the first bin, in bins."""
@@ -111,12 +127,18 @@ class BinDistribution:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A monotone map of probabilities that makes intervals cover what they promise.
+    """What makes distributions sharp and their intervals cover what they promise.
 
-    A network is surer than it should be where little is visible and less sure where much is, so
-    there is one map for each of several masked shares of the window, and linear between them.
+    Soft labels teach a network to blur what it knows; that blur is known and taken away again.
+    Then comes a monotone map of probabilities. A network is surer than it should be where little
+    is visible and less sure where much is, so there is one map for each of several masked shares
+    of the window, and linear between them.
     """
 
+    blur: float
+    """Variance that the labels add, in bins²."""
+    floor: float
+    """Least standard deviation that is left, in bins."""
     shares: tuple[float, ...]
     """(G,) rising masked shares."""
     predicted: tuple[tuple[float, ...], ...]
@@ -126,33 +148,41 @@ class Calibration:
 
     @classmethod
     def fit(
-        cls, levels: Tensor, shares: Tensor, num_groups: int = 3, num_knots: int = 41
+        cls, distribution: BinDistribution, truth: Tensor, shares: Tensor, blur: float
     ) -> Calibration:
-        """Fit from validation cells; uniform levels give the identity.
+        """Fit from C validation cells.
 
         Parameters
         ----------
-        levels, shares : (C,) F(truth) of each cell, and the masked share of its window
-
-        Fewer cells give fewer groups and knots: a knot should stand on about thirty.
+        distribution : over (C,) cells
+        truth, shares : (C,) the known value, and the masked share of the cell's window
+        blur : variance that the labels add, in bins²
         """
-        levels, shares = levels.double().flatten().cpu(), shares.double().flatten().cpu()
-        num_groups = max(1, min(num_groups, levels.numel() // 300))
-        num_knots = max(2, min(num_knots, levels.numel() // num_groups // 30 + 2))
+        # The least spread left is the one that scores best; none of it is the network's own.
+        floors = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+        scores = [float(distribution.sharpened(blur, f).crps(truth).mean()) for f in floors]
+        floor = floors[scores.index(min(scores))]
+        levels = distribution.sharpened(blur, floor).cdf(truth)
+        shares = shares.double()
+        num_groups = max(1, min(3, levels.numel() // 300))
+        # A knot should stand on about thirty cells.
+        num_knots = max(2, min(41, levels.numel() // num_groups // 30 + 2))
         actual = torch.linspace(0, 1, num_knots, dtype=torch.float64)
-        edges = torch.quantile(_thinned(shares), torch.arange(1, num_groups).double() / num_groups)
+        edges = torch.quantile(shares, torch.arange(1, num_groups).double() / num_groups)
+        member = torch.bucketize(shares, edges)
         centers, maps = [], []
-        # Equal shares stay together, so a group may be empty.
-        for group in torch.bucketize(shares, edges).unique():
-            inside = torch.bucketize(shares, edges) == group
-            knots = torch.quantile(_thinned(levels[inside]), actual)
+        for group in range(num_groups):
+            inside = member == group
+            if not inside.any():
+                continue  # equal shares stay together
+            knots = torch.quantile(levels[inside], actual)
             # Nothing lies beyond the ends; strictly rising keeps the map invertible.
             knots[0], knots[-1] = 0.0, 1.0
             ramp = torch.linspace(0, 1e-6, num_knots, dtype=torch.float64)
             knots = (knots.cummax(0).values + ramp) / (1 + 1e-6)
             centers.append(float(shares[inside].mean()))
             maps.append(tuple(knots.tolist()))
-        return cls(tuple(centers), tuple(maps), tuple(actual.tolist()))
+        return cls(blur, floor, tuple(centers), tuple(maps), tuple(actual.tolist()))
 
     def apply(self, levels: Tensor, shares: Tensor) -> Tensor:
         """Map predicted levels to actual ones, elementwise, at the given masked shares."""
@@ -176,12 +206,7 @@ class Calibration:
         if tree is None:
             return None
         maps = tuple(tuple(knots) for knots in tree["predicted"])
-        return cls(tuple(tree["shares"]), maps, tuple(tree["actual"]))
-
-
-def _thinned(levels: Tensor, limit: int = 1_000_000) -> Tensor:
-    # torch.quantile refuses very large inputs; an even subset has the same quantiles.
-    return levels[:: -(-levels.numel() // limit)] if levels.numel() > limit else levels
+        return cls(tree["blur"], tree["floor"], tuple(tree["shares"]), maps, tuple(tree["actual"]))
 
 
 def mix(weights: Tensor, probs: Tensor, low: Tensor, step: Tensor) -> BinDistribution:

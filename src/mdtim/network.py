@@ -73,7 +73,8 @@ class FactorizedDiT(nn.Module):
             self.layers.append(AxisBlock(config, "time"))
             self.layers.append(AxisBlock(config, "variate"))
         self.head_modulation = nn.Linear(config.condition_width, 2 * width)
-        self.head = nn.Linear(width, 1 if config.continuous else tokenizer.num_outputs)
+        num_outputs = 1 if config.continuous else tokenizer.num_outputs
+        self.head = nn.Linear(width, num_outputs + 2 * config.interpolation_prior)
         self.register_buffer("centers", Tokenizer(tokenizer).centers(), persistent=False)
         self.initialize()
 
@@ -116,10 +117,11 @@ class FactorizedDiT(nn.Module):
             h_BTVD = block(h_BTVD, condition_BC)
         shift, scale = self.head_modulation(F.silu(condition_BC)).to(h_BTVD.dtype).chunk(2, dim=-1)
         h_BTVD = modulate(F.layer_norm(h_BTVD, h_BTVD.shape[-1:]), shift, scale)
-        logits: Tensor = self.head(h_BTVD).float()
-        if self.config.interpolation_prior:
-            logits = logits + self.prior_logits(tokens)
-        return logits
+        output: Tensor = self.head(h_BTVD).float()
+        if not self.config.interpolation_prior:
+            return output
+        # Two more outputs move and widen the interpolation's own distribution; both start at zero.
+        return output[..., :-2] + self.prior_logits(tokens, output[..., -2:])
 
     def embed(self, coordinates_BTV: Tensor, masked_BTV1: Tensor) -> Tensor:
         """Embed coordinates as the mix of their two neighbouring tokens, (B, T, V, D)."""
@@ -135,10 +137,17 @@ class FactorizedDiT(nn.Module):
         h_BTVD: Tensor = self.project(embedded)
         return torch.where(masked_BTV1, h_BTVD, h_BTVD + self.mix(h_BTVD))
 
-    def prior_logits(self, tokens: Tokens) -> Tensor:
-        """Log-density around the interpolated value; flat where there is nothing to interpolate."""
+    def prior_logits(self, tokens: Tokens, correction_BTV2: Tensor) -> Tensor:
+        """Log-density around the interpolated value, as far as anything is visible.
+
+        Parameters
+        ----------
+        correction_BTV2 : how far to move the centre, in window units, and the log of how much
+            narrower to make it
+        """
+        shift_BTV1, trust_BTV1 = correction_BTV2.chunk(2, dim=-1)
         log_spread = self.prior[0] + self.prior[1] * tokens.bridge.nearest_BTV.clamp_min(1).log()
-        spread_BTV1 = log_spread.clamp(-4, 1.5).exp()[..., None]
-        distance = (self.centers - tokens.bridge.value_BTV[..., None]) / spread_BTV1
+        spread_BTV1 = (log_spread[..., None] - trust_BTV1).clamp(-4, 3).exp()
+        center_BTV1 = tokens.bridge.value_BTV[..., None] + shift_BTV1
         seen_B1V1 = 1 - tokens.level_BV3[:, None, :, 2:]
-        return -0.5 * distance**2 * seen_B1V1
+        return -0.5 * seen_B1V1 * ((self.centers - center_BTV1) / spread_BTV1) ** 2

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mdtim.checkpoint import load_folder, save_folder
 from mdtim.config import ModelConfig
-from mdtim.diffusion import masked_loss, stratified_times
+from mdtim.diffusion import label_blur, masked_loss, stratified_times
 from mdtim.distribution import BinDistribution, Calibration
 from mdtim.inference import Predictor, masked_share
 from mdtim.masks import MaskMix
@@ -363,11 +363,29 @@ def validation_mae(predictor: Predictor, data: TrainingData) -> float:
     return float(total / max(count, 1))
 
 
+MAX_CALIBRATION_CELLS = 100_000
+"""More cells would not move the map, only cost memory."""
+
+
 def fit_calibration(predictor: Predictor, data: TrainingData) -> Calibration | None:
     """Calibration from the hidden validation cells; None if there are none."""
-    seen = [
-        (cells.distribution.cdf(cells.truth).cpu(), cells.share.cpu())
-        for cells in validation_cells(predictor, data)
-    ]
-    levels, shares = (torch.cat([one[part] for one in seen]) for part in (0, 1))
-    return Calibration.fit(levels, shares) if levels.numel() else None
+    seen = list(validation_cells(predictor, data))
+    count = sum(len(cells.truth) for cells in seen)
+    if not count:
+        return None
+    every = -(-count // MAX_CALIBRATION_CELLS)
+    distribution = BinDistribution.join(
+        [
+            BinDistribution(
+                cells.distribution.probs[::every].cpu(),
+                cells.distribution.low[::every].cpu(),
+                cells.distribution.step[::every].cpu(),
+            )
+            for cells in seen
+        ]
+    )
+    truth, share = (
+        torch.cat([getattr(cells, name)[::every].cpu() for cells in seen])
+        for name in ("truth", "share")
+    )
+    return Calibration.fit(distribution, truth, share, label_blur(predictor.config.diffusion))

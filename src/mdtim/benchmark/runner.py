@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 import os
 import time
 import traceback
@@ -56,6 +58,8 @@ class Row:
     device: str
     versions: str
     commit: str
+    config: str
+    """Fingerprint of the configuration: a preset that changes makes its cells new again."""
     error: str = ""
     """Why there are no scores, if there are none."""
 
@@ -75,11 +79,17 @@ _KEY = [column.name for column in fields(Cell)]
 
 
 def _row_key(row: dict[str, str]) -> tuple[str, ...]:
-    return tuple(row[name] for name in _KEY)
+    return (*(row[name] for name in _KEY), row["config"])
 
 
 def _cell_key(cell: Cell) -> tuple[str, ...]:
-    return tuple(str(getattr(cell, name)) for name in _KEY)
+    return (*(str(getattr(cell, name)) for name in _KEY), fingerprint(cell))
+
+
+def fingerprint(cell: Cell) -> str:
+    """Short hash of the configuration a cell is run with."""
+    tree = config_of(cell.preset, cell.dataset).to_dict()
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def append(path: Path, row: Row) -> None:
@@ -284,7 +294,8 @@ def _run_group(
 ) -> bool:
     first = group[0]
     log(f"{first.dataset} T={first.window} {first.preset} seed {first.train_seed}")
-    folder = runs / f"{first.dataset}-{first.window}-{first.preset}-{first.train_seed}"
+    key = (first.dataset, first.window, first.preset, first.train_seed, fingerprint(first))
+    folder = runs / "-".join(map(str, key))
     compiled = device.type == "cuda"
     model = TrainedModel(first, load(first.dataset, first.window), device, folder, compiled)
     if not model.prepare(limit - time.monotonic(), log):
@@ -321,5 +332,6 @@ def _row(
         device=device_name(device),
         versions=versions(),
         commit=commit(),
+        config=fingerprint(cell),
         error=error,
     )

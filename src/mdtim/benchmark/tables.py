@@ -19,6 +19,12 @@ TITLES = {
     "natural": "Natural gaps: PhysioNet-2012, MAE",
 }
 
+INTRODUCTION = """\
+Rendered by `mdtim benchmark tables` from `results/paper.csv`. Every figure is the mean over the \
+mask seeds of a run that really happened: its row names the device, the versions and the commit. \
+*Paper* is the figure the paper prints for MDTIM, *best other* the best of the systems it compares \
+with. The lower of ours and the paper's is bold."""
+
 
 def paper_figures(metric: str) -> dict[str, dict[Key, float]]:
     """The paper's figures of a metric (`mae` or `crps`), by method."""
@@ -43,10 +49,14 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def mean_over_seeds(rows: Sequence[dict[str, str]], column: str) -> dict[Key, float]:
-    """Mean of a column over mask and training seeds, for each cell with a value."""
+    """Mean of a column over mask and training seeds, for each cell with a value.
+
+    Where a cell was run with several configurations of one preset, the last one counts.
+    """
+    latest = {_key(row): row["config"] for row in rows if row[column]}
     values: dict[Key, list[float]] = defaultdict(list)
     for row in rows:
-        if row[column]:
+        if row[column] and row["config"] == latest[_key(row)]:
             values[_key(row)].append(float(row[column]))
     return {key: fmean(numbers) for key, numbers in values.items()}
 
@@ -54,15 +64,7 @@ def mean_over_seeds(rows: Sequence[dict[str, str]], column: str) -> dict[Key, fl
 def render(path: Path) -> str:
     """The whole document."""
     rows = read_rows(path)
-    parts = [
-        "# Results",
-        "",
-        "Rendered by `mdtim benchmark tables` from `results/paper.csv`; every figure is the mean "
-        "over three mask seeds of a run whose device, versions and commit its row names. *Paper* "
-        "is the figure the paper prints for MDTIM, *best other* the best of the systems it "
-        "compares with. The lower of ours and the paper's is bold.",
-        "",
-    ]
+    parts = ["# Results", "", INTRODUCTION, ""]
     for experiment, title in TITLES.items():
         chosen = [row for row in rows if row["experiment"] == experiment]
         if chosen:
@@ -87,7 +89,7 @@ def _comparison(
     coverage = mean_over_seeds(rows, "coverage90")
     paper = paper_figures(paper_metric)
     lines = [
-        "| data | window | pattern | rate | ours | paper | ours / paper | best other | 90 % covers |",
+        "| data | window | pattern | rate | ours | paper | ratio | best other | 90 % covers |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     ratios = []
@@ -111,11 +113,9 @@ def _comparison(
         )
     if ratios:
         below = sum(ratio < 1 for ratio in ratios)
-        lines += [
-            "",
-            f"Geometric mean of ours / paper: {geometric_mean(ratios):.3f}; "
-            f"below the paper in {below} of {len(ratios)} cells.",
-        ]
+        mean = geometric_mean(ratios)
+        summary = f"below the paper in {below} of {len(ratios)} cells."
+        lines += ["", f"Geometric mean of ours / paper: {mean:.3f}; {summary}"]
     return lines
 
 
