@@ -22,7 +22,7 @@ TIERS = [
     },
     {"series", "checkpoint", "inference", "training"},
     {"fitting", "progress", "model", "imputation", "imputer"},
-    {"report", "datasets", "evaluation", "demo", "bench"},
+    {"report", "datasets", "messages", "evaluation", "demo", "bench"},
     {"benchmark"},
     {"cli", "__main__"},
 ]

@@ -53,6 +53,15 @@ def test_exact_crps_is_the_limit_of_the_sample_formula(seed: int, truth: float) 
         assert exact[cell] == pytest.approx(estimate, abs=5e-3)
 
 
+@pytest.mark.parametrize(("first", "mass"), [(58, 0.3), (40, 0.45)])
+def test_half_precision_masses_do_not_spoil_the_spread(first: int, mass: float) -> None:
+    probs = torch.zeros(1, 60, dtype=torch.float16)
+    probs[0, first], probs[0, first + 1] = mass, 1 - mass
+    one = torch.ones(1, dtype=torch.float64)
+    narrow = BinDistribution(probs, one, one)
+    assert float(narrow.std()) == pytest.approx((mass * (1 - mass) + 1 / 12) ** 0.5, rel=1e-3)
+
+
 def test_a_constant_is_certain() -> None:
     probs = torch.zeros(1, 4)
     probs[0, 0] = 1

@@ -143,3 +143,12 @@ def test_progress_counts_up_to_the_number_of_windows() -> None:
     )
     assert seen[-1][0] == seen[-1][1]
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_time_is_matched_to_the_masked_share_or_zero_without() -> None:
+    values = torch.zeros((2, 4, 2))
+    visible = torch.ones_like(values, dtype=torch.bool)
+    visible[1, :2] = False
+    for matched, expected in ((True, [0.0, -float(np.log(1 - 0.999 / 2))]), (False, [0.0, 0.0])):
+        tokens, _ = predictor(2, matched_time=matched)._tokenize(values, visible, None, None)
+        np.testing.assert_allclose(tokens.sigma_B.numpy(), expected, atol=1e-6)

@@ -6,14 +6,15 @@ import numpy as np
 
 from mdtim.panel import FloatArray, Panel, gap_lengths
 
-SMALLEST, LARGEST, USUAL = 16, 192, 48
+USUAL, LARGEST = 48, 192
 """Steps. Beyond the largest, training takes longer than the extra context is worth."""
 
 
 def season_length(panel: Panel, limit: int = LARGEST) -> int | None:
     """Steps after which the panel repeats itself best, or None if it does not.
 
-    The first high peak of the autocorrelation, averaged over variates, of the longest series.
+    The first of the highest peaks of the autocorrelation (the mean over variates) of the longest
+    series.
     """
     longest = int(np.argmax(panel.lengths))
     start, end = panel.offsets[longest], panel.offsets[longest + 1]
@@ -30,7 +31,10 @@ def season_length(panel: Panel, limit: int = LARGEST) -> int | None:
     inner = mean[1:-1]
     peaks = np.flatnonzero((inner > mean[:-2]) & (inner >= mean[2:])) + 1
     peaks = peaks[(peaks >= 4) & (mean[peaks] > 0.25)]
-    return int(peaks[np.argmax(mean[peaks])]) if len(peaks) else None
+    if not len(peaks):
+        return None
+    # A season's multiples are peaks too, and noise may lift one of them a little higher.
+    return int(peaks[np.argmax(mean[peaks] > 0.9 * mean[peaks].max())])
 
 
 def _autocorrelation(values: FloatArray, limit: int) -> FloatArray | None:

@@ -1,6 +1,6 @@
 """Files of a model and of a run in progress: JSON and safetensors, never pickle.
 
-A folder is written whole: into a temporary neighbour first, which then takes its place.
+A folder is written into a temporary neighbour first, which then takes its place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMAT_VERSION = 1
 
 
 def save_folder(folder: Path, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write `config.json` and `model.safetensors`, replacing the folder in one move."""
+    """Write `config.json` and `model.safetensors`; an old model stays until the new is whole."""
     if folder.exists() and not _is_ours(folder):
         raise ValueError(f"{folder} exists and is not an mdtim model; choose another place")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,12 @@ def save_folder(folder: Path, document: Mapping[str, Any], tensors: Mapping[str,
         if folder.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
             os.replace(folder, old)
-        os.replace(temporary, folder)
+        try:
+            os.replace(temporary, folder)
+        except OSError:
+            if old is not None:
+                os.replace(old, folder)
+            raise
         if old is not None:
             shutil.rmtree(old)
     except BaseException:

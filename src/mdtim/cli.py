@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table as RichTable
 
 from mdtim.bench.cli import app as bench_app
 from mdtim.benchmark.cli import app as benchmark_app
+from mdtim.messages import fail, notes, out, user_messages
 
 if TYPE_CHECKING:
     from mdtim.evaluation import Evaluation
@@ -30,7 +27,6 @@ app = typer.Typer(
 )
 app.add_typer(benchmark_app, name="benchmark")
 app.add_typer(bench_app, name="bench")
-out, notes = Console(), Console(stderr=True)
 
 Source = Annotated[Path, typer.Argument(help="CSV or Parquet file, compressed or not.")]
 Time = Annotated[str | None, typer.Option(help="Time column; found by itself if not given.")]
@@ -72,7 +68,7 @@ def fit(
     quiet: Quiet = False,
 ) -> None:
     """Learn from a table and keep the model."""
-    with _messages() as said:
+    with user_messages() as said:
         options = _table_options(time, id, freq, columns, inf_as_missing)
         imputer = _new_imputer(
             options, window, preset, max_minutes, max_steps, seed, device, quiet or as_json
@@ -108,7 +104,7 @@ def impute(
 ) -> None:
     """Fill the gaps of a table."""
     levels = _levels(quantiles)
-    with _messages() as said:
+    with user_messages() as said:
         from mdtim.files import write_frame
 
         frame = _read(source)
@@ -160,7 +156,7 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """Hide a share of the known cells, fill them, and score the fill beside simple methods."""
-    with _messages() as said:
+    with user_messages() as said:
         from mdtim import evaluation
 
         frame = _read(source)
@@ -191,7 +187,7 @@ def info(
     as_json: Json = False,
 ) -> None:
     """Say what is missing in a table, or what a model folder holds."""
-    with _messages() as said:
+    with user_messages() as said:
         if path.is_dir():
             from mdtim.inspection import describe_model
 
@@ -224,7 +220,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Fill a year of real weather with real gaps, and score the fill on hidden cells."""
-    with _messages() as said:
+    with user_messages() as said:
         from mdtim.demo import run_demo
 
         scores, imputer = run_demo(
@@ -317,9 +313,9 @@ def _levels(text: str | None) -> list[float]:
     try:
         levels = [float(part) for part in text.split(",")]
     except ValueError:
-        _fail(f"--quantiles takes numbers such as 0.05,0.95, got {text!r}")
+        fail(f"--quantiles takes numbers such as 0.05,0.95, got {text!r}")
     if not all(0 < level < 1 for level in levels):
-        _fail(f"--quantiles lie between 0 and 1, got {text}")
+        fail(f"--quantiles lie between 0 and 1, got {text}")
     return levels
 
 
@@ -370,29 +366,6 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
 def _print_json(document: dict[str, Any]) -> None:
     print(json.dumps(document))
-
-
-@contextmanager
-def _messages() -> Iterator[list[str]]:
-    """Turn a user's mistake into one sentence and exit code 2, and warnings into notes."""
-    said: list[str] = []
-
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        said.append(str(message))
-        notes.print(f"note: {message}", style="yellow", markup=False, highlight=False)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        warnings.showwarning = show
-        try:
-            yield said
-        except (ValueError, OSError) as error:
-            _fail(str(error))
-
-
-def _fail(sentence: str) -> NoReturn:
-    notes.print(f"error: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(2)
 
 
 def main() -> None:

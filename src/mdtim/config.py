@@ -154,6 +154,11 @@ class ModelConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     inference: InferenceConfig = field(default_factory=InferenceConfig)
 
+    @property
+    def draws_tokens(self) -> bool:
+        """Whether the input is one stochastic draw; continuous inputs never are."""
+        return not self.tokenizer.interpolated and not self.network.continuous
+
     def change(self, **changes: Any) -> ModelConfig:
         """Return a copy with fields replaced, wherever in the tree they live.
 

@@ -27,7 +27,8 @@ class Source:
     """A file of a public data set."""
 
     file: str
-    url: str
+    url: str | None
+    """Where the file itself can be had; None if it must be made from what the citation names."""
     sha256: str
     """Of the uncompressed content."""
     licence: str
@@ -58,10 +59,11 @@ SOURCES = {
     ),
     "physionet2012": Source(
         "physionet2012_set_a.csv",
-        "https://physionet.org/content/challenge-2012/1.0.0/",
+        None,
         "e9ba6e3de00dce07ad7b96edbad54a9c0e7cfc4b1ac57e58c3356615b6b09d86",
         "ODC-BY 1.0",
-        "Silva et al. 2012, PhysioNet/CinC Challenge 2012, set-a, as one long table",
+        "Silva et al. 2012, physionet.org/content/challenge-2012, set-a, all records in one table "
+        "of RecordID, Time, Parameter, Value",
     ),
 }
 
@@ -121,6 +123,11 @@ def _checked(content: bytes, source: Source, origin: object) -> bytes:
 
 
 def _download(source: Source, cache: Path) -> bytes:
+    if source.url is None:
+        raise ValueError(
+            f"{source.file} cannot be downloaded as one file; make it from its source "
+            f"({source.citation}) and name its folder in MDTIM_DATA"
+        )
     try:
         with urllib.request.urlopen(source.url, timeout=60) as answer:
             content = answer.read()

@@ -24,6 +24,11 @@ def total_noise(time: Tensor) -> Tensor:
     return -torch.log1p(-(1 - EPSILON) * time)
 
 
+def mask_rate(time: Tensor) -> Tensor:
+    """Probability (1-ε)t that a cell is masked at a time: 1 - exp(-σ(t))."""
+    return (1 - EPSILON) * time
+
+
 def loss_weight(time: Tensor) -> Tensor:
     """w(t) = σ'(t) / (exp σ(t) - 1), which is 1 / t."""
     sigma = total_noise(time)

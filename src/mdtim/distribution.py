@@ -34,18 +34,21 @@ class BinDistribution:
             torch.cat([part.step for part in parts]),
         )
 
-    def _index_moment(self, power: int) -> Tensor:
-        index = torch.arange(self.probs.shape[-1], device=self.probs.device, dtype=torch.float64)
-        return (self.probs.double() * index**power).sum(-1)
+    def _index_moments(self) -> tuple[Tensor, Tensor]:
+        """(...,) mean and variance of the bin's index; half-precision masses need not sum to 1."""
+        probs = self.probs.double()
+        probs = probs / probs.sum(-1, keepdim=True)
+        index = torch.arange(probs.shape[-1], device=probs.device, dtype=torch.float64)
+        mean = (probs * index).sum(-1)
+        return mean, (probs * (index - mean[..., None]) ** 2).sum(-1)
 
     def mean(self) -> Tensor:
         """(...,) expectation: the filled value."""
-        return self.low + self.step * self._index_moment(1)
+        return self.low + self.step * self._index_moments()[0]
 
     def std(self) -> Tensor:
         """(...,) standard deviation, bin width included."""
-        variance = self._index_moment(2) - self._index_moment(1) ** 2 + 1 / 12
-        return self.step * variance.clamp_min(0).sqrt()
+        return self.step * (self._index_moments()[1] + 1 / 12).sqrt()
 
     def quantile(self, level: Tensor | float) -> Tensor:
         """(...,) value below which a share `level` of the mass lies.
@@ -98,11 +101,10 @@ class BinDistribution:
         blur : variance to take away, in bins²
         floor : least standard deviation to leave, in bins
         """
-        first, second = self._index_moment(1), self._index_moment(2)
-        variance = (second - first**2).clamp_min(0)
+        center, variance = self._index_moments()
         wanted = (variance - blur).clamp_min(floor**2)
         shrink = (wanted / (variance + 1 / 12)).clamp_max(1).sqrt()
-        mean = self.low + self.step * first
+        mean = self.low + self.step * center
         return BinDistribution(self.probs, mean + shrink * (self.low - mean), shrink * self.step)
 
     def recalibrated(self, calibration: Calibration, share: Tensor) -> BinDistribution:

@@ -17,7 +17,7 @@ from mdtim.inference import Predictor
 from mdtim.masks import MaskMix
 from mdtim.missingness import points_and_runs
 from mdtim.network import FactorizedDiT
-from mdtim.panel import BoolArray, Panel, gap_lengths
+from mdtim.panel import BoolArray, IntArray, Panel, gap_lengths
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.training import (
     Progress,
@@ -98,6 +98,7 @@ def fit_network(
         chosen = generator.permutation(len(validation))[:MAX_VALIDATION_WINDOWS]
         validation = validation.take(np.sort(chosen))
     hidden_NV = points_and_runs(observed, panel.offsets, VALIDATION_RATE, generator, lengths)
+    hidden_NV &= _inner_rows(validation, panel.offsets)[:, None]
     series = DeviceSeries.put(standardized, device)
     held = DeviceWindows.put(validation, device)
     hidden = DeviceSeries.put(hidden_NV.astype(np.float32), device)
@@ -112,10 +113,9 @@ def fit_network(
             _joint_share(observed),
         ),
     )
-    torch_generator_state = torch.random.get_rng_state()
-    torch.manual_seed(seed)
-    network = FactorizedDiT(config.network, config.tokenizer, len(panel.variates)).to(device)
-    torch.random.set_rng_state(torch_generator_state)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # initial weights are drawn on the CPU
+        network = FactorizedDiT(config.network, config.tokenizer, len(panel.variates)).to(device)
     trainer = Trainer(network, config, data, seed, compile_step=device.type == "cuda")
     if checkpoint is not None and checkpoint.exists():
         trainer.resume(checkpoint)
@@ -143,6 +143,22 @@ def fit_network(
         held_out=len(validation) > 0 and not _overlaps(training, validation),
     )
     return network, calibration, report
+
+
+def _inner_rows(validation: WindowIndex, offsets: IntArray) -> BoolArray:
+    """(N,) rows that lie in the middle of a validation window, or at an end of their series.
+
+    When a table is filled, windows overlap and a cell is read off where it lies in the middle. A
+    score at the edge of a window, where only one side is visible, would be that of another task.
+    """
+    inner = np.zeros(int(offsets[-1]), dtype=bool)
+    margin = validation.length // 4
+    for start, end in zip(validation.starts, validation.ends, strict=True):
+        stop = min(start + validation.length, end)
+        left = start if start in offsets else start + margin
+        right = stop if stop in offsets else stop - margin
+        inner[left:right] = True
+    return inner
 
 
 def _joint_share(observed: BoolArray) -> float:

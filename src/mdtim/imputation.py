@@ -17,6 +17,9 @@ from mdtim.table import Table
 JointSampler = Callable[[int], FloatArray]
 """sample number → (N, V) values of one joint draw, in data units."""
 
+_MARGINAL_STREAM = 2**41
+"""First stream of random numbers of the marginal samples."""
+
 
 class Imputation:
     """A filled table that knows how sure it is.
@@ -106,7 +109,9 @@ class Imputation:
         key = self.cells.rows * self.table.panel.values.shape[1] + self.cells.variates
         drawn = []
         for number in range(count):
-            level = keyed_uniform(self._seed, 500 + number, torch.from_numpy(key)).double()
+            level = keyed_uniform(
+                self._seed, _MARGINAL_STREAM + number, torch.from_numpy(key)
+            ).double()
             cells = self.distribution.quantile(level.clamp(1e-6, 1 - 1e-6)).numpy()
             drawn.append(self.table.restore(self._panel(cells)))
         return drawn

@@ -48,7 +48,8 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
     device : str
         "auto", "cpu", "cuda" or "cuda:N".
     max_steps, batch_size : int, optional
-        Instead of the preset's.
+        Instead of the preset's. Without a `batch_size`, a fit on a CPU takes as many windows a
+        step as make about 6,000 cells, and no more than the preset's.
     max_minutes : float, optional
         Time limit of `fit`. The result then depends on the machine's speed.
     num_draws : int, optional

@@ -23,6 +23,9 @@ from mdtim.series import DeviceSeries, DeviceWindows, WindowBatch
 from mdtim.tokenizer import Tokenizer, WindowScale
 from mdtim.windows import WindowIndex, blend_weights, covering_windows
 
+_JOINT_STREAM = 2**40
+"""First stream of random numbers of the joint samples; the draws have the small numbers."""
+
 Progress = Callable[[int, int], None]
 """Called with (windows done, windows in all)."""
 
@@ -82,7 +85,7 @@ class Predictor:
         total: Tensor | None = None
         for draw in range(self.config.inference.num_draws):
             noise = None
-            if not self.config.tokenizer.interpolated:
+            if self.config.draws_tokens:
                 noise = keyed_uniform(self.seed, draw, keys_BTV) - 0.5
             tokens, scale = self._tokenize(values_BTV, visible_BTV, noise, None)
             with precision(self.device):
@@ -94,7 +97,7 @@ class Predictor:
     def _tokenize(
         self, values: Tensor, visible: Tensor, noise: Tensor | None, scale: WindowScale | None
     ) -> tuple[Tokens, WindowScale]:
-        # Without matched time the paper conditions on σ = 0, a finished denoising.
+        # Without matched time: σ = 0, a finished denoising, as the paper's authors run it.
         time = None if self.config.diffusion.matched_time else values.new_zeros(len(values))
         return tokenize(self.tokenizer, values, visible, time_B=time, noise_BTV=noise, scale=scale)
 
@@ -155,11 +158,14 @@ class Predictor:
         visible, values = observed_BTV, values_BTV
         scale: WindowScale | None = None
         for step in range(num_steps):
-            tokens, scale = self._tokenize(values, visible, None, scale)
+            stream = _JOINT_STREAM + 3 * (sample * num_steps + step)
+            noise = None
+            if self.config.draws_tokens:
+                noise = keyed_uniform(self.seed, stream + 2, keys_BTV) - 0.5
+            tokens, scale = self._tokenize(values, visible, noise, scale)
             with precision(self.device):
                 probs = self._distribution(tokens)
             distribution = self.distribution(probs, scale)
-            stream = 1_000 + 2 * (sample * num_steps + step)
             revealed, drawn = reverse_step(
                 distribution,
                 wanted_BTV & ~visible,
@@ -202,7 +208,7 @@ class Cells:
 def _batches(
     series: DeviceSeries, index: WindowIndex, batch_size: int
 ) -> Iterator[tuple[int, WindowBatch]]:
-    """Yield batches of windows, the last one filled up so that every batch has one shape."""
+    """Yield (number of windows, batch), in the order of the index."""
     device = series.values_NV.device
     windows = DeviceWindows.put(index, device)
     for begin in range(0, len(windows), batch_size):

@@ -16,7 +16,11 @@ from mdtim.config import DiffusionConfig
 
 @dataclass(frozen=True, eq=False)
 class MaskMix:
-    """The patterns of training: half single cells, half runs (geometric, or the table's gaps)."""
+    """The patterns of training: single cells and runs.
+
+    Half of the windows hide single cells, half geometric runs. Where the table has gaps of its own,
+    40 % hide single cells, 25 % geometric runs and 35 % runs as long as the table's gaps.
+    """
 
     mixed: bool
     """False: single cells only, as in the paper."""

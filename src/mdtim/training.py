@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mdtim.checkpoint import load_folder, save_folder
 from mdtim.config import ModelConfig
-from mdtim.diffusion import label_blur, masked_loss, stratified_times
+from mdtim.diffusion import label_blur, mask_rate, masked_loss, stratified_times
 from mdtim.distribution import BinDistribution, Calibration
 from mdtim.inference import Predictor, masked_share
 from mdtim.masks import MaskMix
@@ -145,7 +145,7 @@ class Trainer:
         ----------
         max_seconds : time limit of the whole run, resumed parts included
         on_step : called after every step with the progress and the share of the run that is done
-        checkpoint : folder to save to every `checkpoint_every` steps, and to resume from
+        checkpoint : folder to save to every `checkpoint_every` steps, and when the run is cut short
 
         Returns
         -------
@@ -181,10 +181,11 @@ class Trainer:
                         on_step(self.progress, self._share_done(max_seconds))
             except KeyboardInterrupt:
                 reason = "interrupted"
+            if checkpoint and reason != "finished":
+                # Before the last validation, which an uninterrupted run would not have made.
+                self.save(checkpoint)
             if since or not self.progress.history:
                 self._validate(float(running) / max(since, 1))
-        if checkpoint and reason != "finished":
-            self.save(checkpoint)
         with torch.no_grad():
             torch._foreach_copy_(list(self.network.parameters()), self.best)
         self.network.eval()
@@ -202,8 +203,11 @@ class Trainer:
         """Warm-up, then constant or a cosine down to zero at the end of the run."""
         training = self.config.training
         warm = min(1.0, (self.progress.step + 1) / max(training.warmup_steps, 1))
-        decay = 0.5 * (1 + math.cos(math.pi * min(share, 1.0))) if training.cosine else 1.0
-        return training.learning_rate * warm * decay
+        if not training.cosine:
+            return training.learning_rate * warm
+        begin = min(training.warmup_steps / training.max_steps, 0.99)
+        after = min(max(share - begin, 0.0) / (1 - begin), 1.0)
+        return training.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * after))
 
     def _step(self, share: float) -> Tensor:
         """One optimizer step; returns the loss, still on the device."""
@@ -217,9 +221,9 @@ class Trainer:
         )
         shape = (size, windows.length, batch.values_BTV.shape[2])
         time_B = stratified_times(size, generator)
-        hidden = self.data.masks.draw(time_B, shape, generator)
+        hidden = self.data.masks.draw(mask_rate(time_B), shape, generator)
         noise: list[Tensor | None] = [None, None]
-        if not self.config.tokenizer.interpolated:
+        if self.config.draws_tokens:
             noise = [
                 torch.rand(shape, generator=generator, device=self.device) - 0.5 for _ in range(2)
             ]

@@ -83,16 +83,15 @@ def hold_out(
 ) -> tuple[WindowIndex, WindowIndex]:
     """Split into training and validation windows that share no row.
 
-    Blocks of one window's length are drawn at random over all series until they make up `share`
-    of the rows; training windows are all stride-1 windows that touch none of them. A panel too
-    small to spare a block trains on everything, and validation repeats the training windows.
+    The series are laid out in blocks of one window's length; a `share` of the blocks is drawn at
+    random. Training windows are all stride-1 windows that touch none of them. A panel too small
+    to spare a block trains on everything, and validation repeats covering windows of it.
 
     Returns
     -------
     training, validation : WindowIndex
     """
     blocks = covering_windows(offsets, length)
-    # Disjoint blocks: every second half-overlapping window.
     lengths = np.diff(offsets)
     counts = np.maximum(lengths // length, (lengths > 0).astype(np.int64))
     starts = _runs(offsets[:-1], counts, length)

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from mdtim.messages import out, user_messages
+
 app = typer.Typer(help="Measure speed and memory on this machine.", no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -24,7 +26,8 @@ def speed(
     """Training steps and imputation, beside the same network run otherwise."""
     from mdtim.bench.speed import run_speed
 
-    rows = [asdict(row) for row in run_speed(device)]
+    with user_messages():
+        rows = [asdict(row) for row in run_speed(device)]
     if output is not None:
         _append(output, rows)
     _show(rows, ("case", "variant", "size", "milliseconds", "tflops", "peak_memory_gb"), as_json)
@@ -53,7 +56,6 @@ def _show(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -
     if as_json:
         typer.echo(json.dumps(rows))
         return
-    from rich.console import Console
     from rich.table import Table
 
     shown = Table()
@@ -61,4 +63,4 @@ def _show(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -
         shown.add_column(column.replace("_", " "))
     for row in rows:
         shown.add_row(*(str(row[column]) for column in columns))
-    Console().print(shown)
+    out.print(shown)

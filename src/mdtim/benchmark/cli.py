@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from mdtim.messages import user_messages
+
 app = typer.Typer(help="Run the paper's experiments and render their tables.", no_args_is_help=True)
 
 Experiment = Annotated[str, typer.Option(help="Name of the experiment (see `list`).")]
@@ -30,8 +32,10 @@ def run(
     from mdtim.benchmark.runner import run_cells
     from mdtim.runtime import resolve_device
 
-    cells = [cell for cell in cells_of(experiment, dataset) if preset in (None, cell.preset)]
-    if not run_cells(cells, results, runs, resolve_device(device), max_minutes=max_minutes):
+    with user_messages():
+        cells = [cell for cell in cells_of(experiment, dataset) if preset in (None, cell.preset)]
+        complete = run_cells(cells, results, runs, resolve_device(device), max_minutes=max_minutes)
+    if not complete:
         raise typer.Exit(1)
 
 
@@ -56,5 +60,5 @@ def tables(
     from mdtim.benchmark.tables import render
     from mdtim.files import atomic_path
 
-    with atomic_path(output) as path:
+    with user_messages(), atomic_path(output) as path:
         path.write_text(render(results), encoding="utf-8")
