@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mdtim.baselines.simple import linear
 from mdtim.config import ModelConfig
+from mdtim.diffusion import label_blur
 from mdtim.distribution import Calibration
 from mdtim.inference import Predictor
 from mdtim.masks import MaskMix
@@ -19,18 +20,21 @@ from mdtim.missingness import points_and_runs
 from mdtim.network import FactorizedDiT
 from mdtim.panel import BoolArray, IntArray, Panel, gap_lengths
 from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.training import (
-    Progress,
-    Trainer,
-    TrainingData,
-    fit_calibration,
-    validation_cells,
-)
+from mdtim.stacking import Stack
+from mdtim.training import Progress, Trainer, TrainingData, held_out_cells
 from mdtim.windows import WindowIndex, hold_out
 
 VALIDATION_RATE = 0.2
 """Share of the observed validation cells that are hidden to be predicted."""
 MAX_VALIDATION_WINDOWS = 256
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """What held-out cells say about a trained network; None where nothing was to be corrected."""
+
+    stack: Stack | None = None
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True)
@@ -77,12 +81,13 @@ def fit_network(
     device: torch.device,
     seed: int,
     validation_share: float,
+    stack: bool,
     calibrate: bool,
     max_seconds: float | None,
     checkpoint: Path | None,
     checkpoint_every: int,
     on_step: Callable[[Progress, float], None] | None,
-) -> tuple[FactorizedDiT, Calibration | None, FitReport]:
+) -> tuple[FactorizedDiT, Corrections, FitReport]:
     """Train on the panel's windows, hold some out, calibrate on them.
 
     Parameters
@@ -126,23 +131,41 @@ def fit_network(
         checkpoint_every=checkpoint_every,
     )
     progress = trainer.progress
-    calibration = fit_calibration(Predictor(network, config, seed), data) if calibrate else None
-    predictor = Predictor(network, config, seed, calibration=calibration)
-    crps, coverage = _distribution_scores(predictor, data)
-    num_scored = int((data.hidden_WTV).sum())
+    corrections, scores = _correct(Predictor(network, config, seed), data, stack, calibrate)
     report = FitReport(
         reason=reason,
         steps=progress.step,
         best_step=progress.best_step,
         seconds=progress.seconds,
         parameters=sum(parameter.numel() for parameter in network.parameters()),
-        validation_mae=progress.best_mae if num_scored else None,
-        linear_mae=_linear_mae(standardized, panel, validation, hidden_NV) if num_scored else None,
-        validation_crps=crps,
-        coverage90=coverage,
+        **scores,
+        linear_mae=_linear_mae(standardized, panel, validation, hidden_NV),
         held_out=len(validation) > 0 and not _overlaps(training, validation),
     )
-    return network, calibration, report
+    return network, corrections, report
+
+
+def _correct(
+    predictor: Predictor, data: TrainingData, stack: bool, calibrate: bool
+) -> tuple[Corrections, dict[str, float | None]]:
+    """Fit the corrections to the held-out cells, and score what they lead to on those cells."""
+    cells = held_out_cells(predictor, data)
+    if cells is None:
+        return Corrections(), dict.fromkeys(("validation_mae", "validation_crps", "coverage90"))
+    num_variates = data.series.values_NV.shape[1]
+    fitted_stack = Stack.fit(cells.said, cells.truth, num_variates) if stack else None
+    stacked = cells.said.distribution if fitted_stack is None else fitted_stack.apply(cells.said)
+    calibration, final = None, stacked
+    if calibrate:
+        blur = label_blur(predictor.config.diffusion)
+        calibration = Calibration.fit(stacked, cells.truth, cells.share, blur)
+        final = stacked.recalibrated(calibration, cells.share)
+    level = final.cdf(cells.truth)
+    return Corrections(fitted_stack, calibration), {
+        "validation_mae": float((stacked.mean() - cells.truth).abs().mean()),
+        "validation_crps": float(final.crps(cells.truth).mean()),
+        "coverage90": float(((level >= 0.05) & (level <= 0.95)).double().mean()),
+    }
 
 
 def _inner_rows(validation: WindowIndex, offsets: IntArray) -> BoolArray:
@@ -171,24 +194,9 @@ def _overlaps(training: WindowIndex, validation: WindowIndex) -> bool:
     return bool(np.isin(validation.starts, training.starts).any())
 
 
-def _distribution_scores(
-    predictor: Predictor, data: TrainingData
-) -> tuple[float | None, float | None]:
-    """CRPS and 90 % coverage over the validation cells, calibrated on those same cells."""
-    crps, inside = [], []
-    for cells in validation_cells(predictor, data):
-        distribution = predictor.calibrated(cells.distribution, cells.share)
-        crps.append(distribution.crps(cells.truth).cpu())
-        level = distribution.cdf(cells.truth).cpu()
-        inside.append(((level >= 0.05) & (level <= 0.95)).double())
-    if not sum(len(part) for part in crps):
-        return None, None
-    return float(torch.cat(crps).mean()), float(torch.cat(inside).mean())
-
-
 def _linear_mae(
     standardized: NDArray[np.float32], panel: Panel, validation: WindowIndex, hidden: BoolArray
-) -> float:
+) -> float | None:
     """Error of linear interpolation over the hidden cells of the validation windows.
 
     It sees the whole series but for the hidden cells of the validation rows: more than the window.
@@ -197,6 +205,8 @@ def _linear_mae(
     for start, end in zip(validation.starts, validation.ends, strict=True):
         inside[start : min(start + validation.length, end)] = True
     scored = hidden & inside[:, None]
+    if not scored.any():
+        return None
     truth = standardized.astype(np.float64)
     filled = linear(np.where(scored, np.nan, truth), panel.offsets)
     return float(np.abs(filled - truth)[scored].mean())

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from mdtim.autowindow import choose_window
 from mdtim.checkpoint import load_folder, save_folder
 from mdtim.config import ModelConfig, preset
-from mdtim.fitting import FitReport, fit_network
+from mdtim.fitting import Corrections, FitReport, fit_network
 from mdtim.imputation import Imputation
 from mdtim.model import FittedModel, ImputationWarning
 from mdtim.panel import Panel
@@ -54,6 +54,8 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         Time limit of `fit`. The result then depends on the machine's speed.
     num_draws : int, optional
         Stochastic tokenizations to average, instead of the preset's.
+    stack : bool
+        Move filled values towards linear interpolation where held-out cells say that it helps.
     calibrate : bool
         Correct the distributions so that intervals cover what they promise on validation cells.
     validation_share : float
@@ -108,6 +110,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         batch_size: int | None = None,
         max_minutes: float | None = None,
         num_draws: int | None = None,
+        stack: bool = True,
         calibrate: bool = True,
         validation_share: float = 0.1,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -127,6 +130,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         self.batch_size = batch_size
         self.max_minutes = max_minutes
         self.num_draws = num_draws
+        self.stack = stack
         self.calibrate = calibrate
         self.validation_share = validation_share
         self.checkpoint = checkpoint
@@ -159,10 +163,10 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         modelled = np.flatnonzero(standardizer.varies)
         window = self._resolve_window(panel)
         config = self._resolve_config(device, window, max(len(modelled), 1))
-        network, calibration, report = None, None, FitReport.nothing_to_learn()
+        network, corrections, report = None, Corrections(), FitReport.nothing_to_learn()
         if len(modelled):
             with training_progress(self.progress) as on_step:
-                network, calibration, report = fit_network(
+                network, corrections, report = fit_network(
                     panel.select(modelled),
                     standardizer.forward(panel.values)[:, modelled],
                     config,
@@ -170,6 +174,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
                     device=device,
                     seed=self.seed,
                     validation_share=self.validation_share,
+                    stack=self.stack,
                     calibrate=self.calibrate,
                     max_seconds=None if self.max_minutes is None else 60 * self.max_minutes,
                     checkpoint=None if self.checkpoint is None else Path(self.checkpoint),
@@ -182,7 +187,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             panel.variates,
             standardizer,
             network,
-            calibration,
+            corrections,
             report,
             self.seed,
         )

@@ -20,7 +20,8 @@ from mdtim.network import FactorizedDiT, Tokens
 from mdtim.panel import BoolArray, FloatArray, IntArray
 from mdtim.runtime import keyed_uniform, precision
 from mdtim.series import DeviceSeries, DeviceWindows, WindowBatch
-from mdtim.tokenizer import Tokenizer, WindowScale
+from mdtim.stacking import Stack, StackCells
+from mdtim.tokenizer import Tokenizer, WindowScale, bridge
 from mdtim.windows import WindowIndex, blend_weights, covering_windows
 
 _JOINT_STREAM = 2**40
@@ -40,8 +41,10 @@ class Predictor:
     config : ModelConfig
     seed : int
         Key of the draws; the same cell is drawn alike in any batch and on any device.
+    stack : Stack, optional
+        Moves the distributions, and with them the filled values, towards linear interpolation.
     calibration : Calibration, optional
-        Corrects the distributions; the filled values stay the network's expectations.
+        Corrects the distributions; the filled values stay the expectations before it.
     compile_for : int, optional
         Let PyTorch compile the network for batches of this many windows; smaller ones are filled
         up to it. Worth it for many windows on a GPU.
@@ -53,11 +56,13 @@ class Predictor:
         config: ModelConfig,
         seed: int = 0,
         *,
+        stack: Stack | None = None,
         calibration: Calibration | None = None,
         compile_for: int | None = None,
     ) -> None:
         self.network = network
         self.config = config
+        self.stack = stack
         self.calibration = calibration
         self.compile_for = compile_for
         self._distribution = (
@@ -130,6 +135,35 @@ class Predictor:
         half = scale.half_B1V.double()
         low = (scale.center_B1V.double() - reach * half).expand(shape)
         return BinDistribution(probs_BTVK, low, (self.tokenizer.output_step * half).expand(shape))
+
+    def cells(
+        self, batch: WindowBatch, visible_BTV: Tensor, wanted_BTV: Tensor
+    ) -> tuple[StackCells, Tensor]:
+        """Predict a batch and pick the wanted cells.
+
+        Returns
+        -------
+        cells : StackCells over the C wanted cells, before stacking and calibration
+        share : (C,) masked share of each cell's window
+        """
+        probs, scale = self.probs(batch.values_BTV, visible_BTV, batch.cell_keys())
+        full = self.distribution(probs, scale)
+        x_BTV = torch.where(visible_BTV, scale.normalize(batch.values_BTV), 0.0)
+        line = bridge(x_BTV, visible_BTV)
+        linear = line.value_BTV.double() * scale.half_B1V + scale.center_B1V
+        nearest = torch.where(scale.empty_B1V, torch.inf, line.nearest_BTV)
+        window, _, variate = wanted_BTV.nonzero(as_tuple=True)
+        cells = StackCells(
+            BinDistribution(probs[wanted_BTV], full.low[wanted_BTV], full.step[wanted_BTV]),
+            linear[wanted_BTV],
+            nearest[wanted_BTV],
+            variate,
+        )
+        return cells, masked_share(visible_BTV)[window]
+
+    def stacked(self, cells: StackCells) -> BinDistribution:
+        """Move distributions towards linear interpolation as far as the stack says."""
+        return cells.distribution if self.stack is None else self.stack.apply(cells)
 
     def calibrated(self, distribution: BinDistribution, share: Tensor) -> BinDistribution:
         """Correct distributions predicted in windows with the given masked shares."""
@@ -254,17 +288,15 @@ def fill_cells(
     finished: list[tuple[Tensor, BinDistribution | None, Tensor]] = []
     done = 0
     for count, batch in _batches(series, index, batch_size):
-        keys = batch.cell_keys()
-        probs, scale = predictor.probs(batch.values_BTV, batch.observed_BTV, keys)
         wanted = ~batch.observed_BTV & batch.inside_BT[..., None]
-        window, step, _ = wanted.nonzero(as_tuple=True)
-        full = predictor.distribution(probs, scale)
-        cells = BinDistribution(full.probs[wanted], full.low[wanted], full.step[wanted])
+        said, share = predictor.cells(batch, batch.observed_BTV, wanted)
+        cells = predictor.stacked(said)
         mean = cells.mean()
         if keep_distribution:
-            cells = predictor.calibrated(cells, masked_share(batch.observed_BTV)[window])
+            cells = predictor.calibrated(cells, share)
+        weight = weight_T[wanted.nonzero(as_tuple=True)[1]]
         waiting = waiting.join(
-            _Parts(keys[wanted], weight_T[step], mean, cells.probs, cells.low, cells.step)
+            _Parts(batch.cell_keys()[wanted], weight, mean, cells.probs, cells.low, cells.step)
         )
         done += count
         next_row = int(index.starts[done]) if done < len(index) else len(missing)

@@ -53,6 +53,6 @@ def describe_model(folder: Path) -> dict[str, Any]:
         "preset": document["params"]["preset"],
         "window": document["window"],
         "variates": document["variates"],
-        "calibrated": document["calibration"] is not None,
+        "calibrated": document["corrections"]["calibration"] is not None,
         **document["report"],
     }

@@ -16,12 +16,13 @@ import torch
 from mdtim.checkpoint import load_weights
 from mdtim.config import ModelConfig
 from mdtim.distribution import BinDistribution, Calibration
-from mdtim.fitting import FitReport
+from mdtim.fitting import Corrections, FitReport
 from mdtim.inference import Cells, Predictor, fill_cells, sample_series
 from mdtim.network import FactorizedDiT
 from mdtim.panel import FloatArray, IntArray, Panel
 from mdtim.scaling import Standardizer
 from mdtim.series import DeviceSeries
+from mdtim.stacking import Stack
 
 
 class ImputationWarning(UserWarning):
@@ -30,7 +31,7 @@ class ImputationWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class FittedModel:
-    """A trained network with the scales, the calibration and the score that belong to it."""
+    """A trained network with the scales, the corrections and the score that belong to it."""
 
     config: ModelConfig
     window: int
@@ -39,7 +40,7 @@ class FittedModel:
     standardizer: Standardizer
     network: FactorizedDiT | None
     """None where no column varies: then there is nothing to learn."""
-    calibration: Calibration | None
+    corrections: Corrections
     report: FitReport
     seed: int
 
@@ -53,7 +54,7 @@ class FittedModel:
             return constant
         series, columns = self._series(panel)
         cells = fill_cells(
-            Predictor(self.network, self.config, self.seed, calibration=self.calibration),
+            self._predictor(),
             series,
             panel.offsets,
             self.window,
@@ -71,7 +72,7 @@ class FittedModel:
             return filled
         series, columns = self._series(panel)
         drawn = sample_series(
-            Predictor(self.network, self.config, self.seed),
+            self._predictor(),
             series,
             panel.offsets,
             self.window,
@@ -82,6 +83,10 @@ class FittedModel:
         known = filled[:, columns]
         filled[:, columns] = np.where(np.isnan(known), drawn, known)
         return filled
+
+    def _predictor(self) -> Predictor:
+        assert self.network is not None
+        return Predictor(self.network, self.config, self.seed, **vars(self.corrections))
 
     def _series(self, panel: Panel) -> tuple[DeviceSeries, IntArray]:
         """Put the modelled variates on the device; also their columns in the panel."""
@@ -135,7 +140,7 @@ class FittedModel:
             "window": self.window,
             "variates": list(self.variates),
             "standardizer": {name: value.tolist() for name, value in vars(scaler).items()},
-            "calibration": None if self.calibration is None else asdict(self.calibration),
+            "corrections": asdict(self.corrections),
             "report": asdict(self.report),
             "seed": self.seed,
         }
@@ -169,7 +174,10 @@ class FittedModel:
             variates=tuple(document["variates"]),
             standardizer=standardizer,
             network=network,
-            calibration=Calibration.from_dict(document["calibration"]),
+            corrections=Corrections(
+                Stack.from_dict(document["corrections"]["stack"]),
+                Calibration.from_dict(document["corrections"]["calibration"]),
+            ),
             report=FitReport(**document["report"]),
             seed=int(document["seed"]),
         )

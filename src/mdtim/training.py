@@ -19,13 +19,14 @@ from torch import Tensor
 
 from mdtim.checkpoint import load_folder, save_folder
 from mdtim.config import ModelConfig
-from mdtim.diffusion import label_blur, mask_rate, masked_loss, stratified_times
-from mdtim.distribution import BinDistribution, Calibration
-from mdtim.inference import Predictor, masked_share
+from mdtim.diffusion import mask_rate, masked_loss, stratified_times
+from mdtim.distribution import BinDistribution
+from mdtim.inference import Predictor
 from mdtim.masks import MaskMix
 from mdtim.network import FactorizedDiT
 from mdtim.runtime import precision
 from mdtim.series import DeviceSeries, DeviceWindows
+from mdtim.stacking import StackCells
 from mdtim.tokenizer import Tokenizer
 
 
@@ -327,12 +328,12 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class ValidationCells:
-    """Hidden cells of a batch of validation windows, in standardized units."""
+    """Hidden cells of validation windows, in standardized units."""
 
     truth: Tensor
     """(C,) float64."""
-    distribution: BinDistribution
-    """(C,) not calibrated."""
+    said: StackCells
+    """What network and interpolation say about them."""
     share: Tensor
     """(C,) masked share of each cell's window."""
 
@@ -346,15 +347,8 @@ def validation_cells(
         part = slice(begin, begin + batch_size)
         batch = data.series.gather(windows.starts[part], windows.ends[part], windows.length)
         scored = data.hidden_WTV[part] & batch.observed_BTV
-        visible = batch.observed_BTV & ~scored
-        probs, scale = predictor.probs(batch.values_BTV, visible, batch.cell_keys())
-        full = predictor.distribution(probs, scale)
-        window, _, _ = scored.nonzero(as_tuple=True)
-        yield ValidationCells(
-            batch.values_BTV[scored].double(),
-            BinDistribution(probs[scored], full.low[scored], full.step[scored]),
-            masked_share(visible)[window],
-        )
+        said, share = predictor.cells(batch, batch.observed_BTV & ~scored, scored)
+        yield ValidationCells(batch.values_BTV[scored].double(), said, share)
 
 
 def validation_mae(predictor: Predictor, data: TrainingData) -> float:
@@ -362,34 +356,37 @@ def validation_mae(predictor: Predictor, data: TrainingData) -> float:
     total = torch.zeros((), dtype=torch.float64, device=predictor.device)
     count = 0
     for cells in validation_cells(predictor, data):
-        total += (cells.distribution.mean() - cells.truth).abs().sum()
+        total += (predictor.stacked(cells.said).mean() - cells.truth).abs().sum()
         count += len(cells.truth)
     return float(total / max(count, 1))
 
 
 MAX_CALIBRATION_CELLS = 100_000
-"""More cells would not move the map, only cost memory."""
+"""More cells would not move what is fitted to them, only cost memory."""
 
 
-def fit_calibration(predictor: Predictor, data: TrainingData) -> Calibration | None:
-    """Calibration from the hidden validation cells; None if there are none."""
+def held_out_cells(predictor: Predictor, data: TrainingData) -> ValidationCells | None:
+    """All hidden validation cells (or an even subset) on the CPU; None if there are none."""
     seen = list(validation_cells(predictor, data))
     count = sum(len(cells.truth) for cells in seen)
     if not count:
         return None
     every = -(-count // MAX_CALIBRATION_CELLS)
-    distribution = BinDistribution.join(
-        [
-            BinDistribution(
-                cells.distribution.probs[::every].cpu(),
-                cells.distribution.low[::every].cpu(),
-                cells.distribution.step[::every].cpu(),
-            )
-            for cells in seen
-        ]
+
+    def collect(pick: Callable[[ValidationCells], Tensor]) -> Tensor:
+        return torch.cat([pick(cells)[::every].cpu() for cells in seen])
+
+    distribution = BinDistribution(
+        collect(lambda cells: cells.said.distribution.probs),
+        collect(lambda cells: cells.said.distribution.low),
+        collect(lambda cells: cells.said.distribution.step),
     )
-    truth, share = (
-        torch.cat([getattr(cells, name)[::every].cpu() for cells in seen])
-        for name in ("truth", "share")
+    said = StackCells(
+        distribution,
+        collect(lambda cells: cells.said.linear),
+        collect(lambda cells: cells.said.nearest),
+        collect(lambda cells: cells.said.variate),
     )
-    return Calibration.fit(distribution, truth, share, label_blur(predictor.config.diffusion))
+    return ValidationCells(
+        collect(lambda cells: cells.truth), said, collect(lambda cells: cells.share)
+    )

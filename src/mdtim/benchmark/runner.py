@@ -22,12 +22,13 @@ from mdtim.benchmark.scoring import Scores, hidden_mask, score_windows, windows_
 from mdtim.checkpoint import load_folder, load_weights, save_folder
 from mdtim.config import ModelConfig
 from mdtim.datasets import Dataset, load
+from mdtim.diffusion import label_blur
 from mdtim.distribution import Calibration
 from mdtim.inference import Predictor
 from mdtim.masks import MaskMix
 from mdtim.network import FactorizedDiT
 from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.training import Trainer, TrainingData, fit_calibration
+from mdtim.training import Trainer, TrainingData, held_out_cells
 
 MAX_VALIDATION_WINDOWS = 1_024
 SCORING_BATCH = 512
@@ -172,7 +173,11 @@ class TrainedModel:
         if self.device.type == "cuda":
             self.peak_memory_gb = torch.cuda.max_memory_allocated(self.device) / 1e9
         predictor = Predictor(self.network, self.config.change(num_draws=1), self.cell.train_seed)
-        self.calibration = fit_calibration(predictor, data)
+        cells = held_out_cells(predictor, data)
+        if cells is not None:
+            blur = label_blur(self.config.diffusion)
+            said = cells.said.distribution
+            self.calibration = Calibration.fit(said, cells.truth, cells.share, blur)
         self._save()
         return True
 

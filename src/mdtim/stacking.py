@@ -1,0 +1,93 @@
+"""How far to trust the network against linear interpolation, column by column.
+
+A network that was trained for minutes can be behind interpolation where that is nearly perfect: a
+single missing cell of a smooth column. Held-out cells say where, and the filled value is moved
+towards the interpolation by as much as lowers their error. A network that is better everywhere is
+left alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mdtim.distribution import BinDistribution
+
+REACH = (1.5, 3.5)
+"""Edges between the groups of cells, in steps to the nearest visible cell: 1, 2 to 3, more."""
+MIN_CELLS = 40
+"""A weight is fitted to at least this many held-out cells."""
+
+
+@dataclass(frozen=True, eq=False)
+class StackCells:
+    """C cells with what both sides say about them, in standardized units."""
+
+    distribution: BinDistribution
+    """(C,) the network's."""
+    linear: Tensor
+    """(C,) float64, linear interpolation inside the window."""
+    nearest: Tensor
+    """(C,) steps to the nearest visible cell of the variate; infinite where there is none."""
+    variate: Tensor
+    """(C,) int64."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Weight of the network for each variate and group of cells; the rest is interpolation's."""
+
+    weights: tuple[tuple[float, ...], ...]
+    """(V, 3) in [0, 1]."""
+
+    @classmethod
+    def fit(cls, cells: StackCells, truth: Tensor, num_variates: int) -> Stack:
+        """Choose the weights with the least absolute error over (C,) held-out cells.
+
+        Too few cells of a variate are judged with all variates of their group; too few of those
+        leave the network alone.
+        """
+        candidates = torch.linspace(0, 1, 11, dtype=torch.float64, device=truth.device)
+        network = cells.distribution.mean()
+        group = _group(cells.nearest)
+        bridged = torch.isfinite(cells.nearest)
+        weights = []
+        for variate in range(num_variates):
+            row = []
+            for reach in range(len(REACH) + 1):
+                anywhere = bridged & (group == reach)
+                here = anywhere & (cells.variate == variate)
+                chosen = here if int(here.sum()) >= MIN_CELLS else anywhere
+                if int(chosen.sum()) < MIN_CELLS:
+                    row.append(1.0)
+                    continue
+                mixed = torch.lerp(
+                    cells.linear[chosen, None], network[chosen, None], candidates.expand(1, -1)
+                )
+                error = (mixed - truth[chosen, None]).abs().mean(0)
+                # The last of equals: in doubt, the network.
+                best = len(candidates) - 1 - int(error.flip(0).argmin())
+                row.append(float(candidates[best]))
+            weights.append(tuple(row))
+        return cls(tuple(weights))
+
+    def apply(self, cells: StackCells) -> BinDistribution:
+        """Move each distribution towards the interpolated value."""
+        table = torch.tensor(self.weights, dtype=torch.float64, device=cells.linear.device)
+        weight = table[cells.variate, _group(cells.nearest)]
+        weight = torch.where(torch.isfinite(cells.nearest), weight, 1.0)
+        said = cells.distribution
+        shift = (1 - weight) * (cells.linear - said.mean())
+        return BinDistribution(said.probs, said.low + shift, said.step)
+
+    @classmethod
+    def from_dict(cls, tree: dict[str, Any] | None) -> Stack | None:
+        """Rebuild from `dataclasses.asdict`; None stays None."""
+        return None if tree is None else cls(tuple(tuple(row) for row in tree["weights"]))
+
+
+def _group(nearest: Tensor) -> Tensor:
+    return torch.bucketize(nearest, torch.tensor(REACH, dtype=nearest.dtype, device=nearest.device))
