@@ -17,7 +17,7 @@ TIERS = [
     {"panel", "config", "windows", "missingness", "metrics", "scaling", "autowindow"},
     {"columns", "clock", "grid", "timeline", "table", "files", "inspection", "baselines.simple"},
     {
-        *("kernels", "triton_attention", "runtime", "distribution"),
+        *("kernels", "triton_attention", "runtime", "distribution", "stacking"),
         *("tokenizer", "masks", "layers", "network", "diffusion"),
     },
     {"series", "checkpoint", "inference", "training"},

@@ -19,7 +19,7 @@ from mdtim.fitting import Corrections, FitReport, fit_network
 from mdtim.imputation import Imputation
 from mdtim.model import FittedModel, ImputationWarning
 from mdtim.panel import Panel
-from mdtim.progress import training_progress
+from mdtim.progress import show_fit, training_progress
 from mdtim.runtime import resolve_device
 from mdtim.scaling import Standardizer
 from mdtim.table import Table, TableOptions
@@ -191,6 +191,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             report,
             self.seed,
         )
+        show_fit(self.progress, report)
         self._warn_if_poor()
         return self
 

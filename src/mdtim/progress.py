@@ -6,9 +6,27 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from mdtim.fitting import FitReport
 from mdtim.training import Progress
 
 OnStep = Callable[[Progress, float], None]
+
+
+def _is_shown(wanted: bool | str) -> bool:
+    if wanted not in (True, False, "auto"):
+        raise ValueError(f'progress must be True, False or "auto", got {wanted!r}')
+    return sys.stderr.isatty() if wanted == "auto" else bool(wanted)
+
+
+def show_fit(wanted: bool | str, report: FitReport) -> None:
+    """Say how the fit went, in one line on stderr, where a progress bar was shown."""
+    if not _is_shown(wanted) or report.validation_mae is None:
+        return
+    print(
+        f"fitted {report.steps} steps in {report.seconds:.0f} s ({report.reason}): held-out MAE "
+        f"{report.validation_mae:.4f} of a std, linear interpolation {report.linear_mae:.4f}",
+        file=sys.stderr,
+    )
 
 
 @contextmanager
@@ -19,9 +37,7 @@ def training_progress(wanted: bool | str) -> Iterator[OnStep | None]:
     ----------
     wanted : True, False, or "auto": only on a terminal
     """
-    if wanted not in (True, False, "auto"):
-        raise ValueError(f'progress must be True, False or "auto", got {wanted!r}')
-    if not (sys.stderr.isatty() if wanted == "auto" else wanted):
+    if not _is_shown(wanted):
         yield None
         return
     from rich.console import Console
