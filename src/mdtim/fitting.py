@@ -18,7 +18,7 @@ from mdtim.inference import Predictor
 from mdtim.masks import MaskMix
 from mdtim.missingness import points_and_runs
 from mdtim.network import FactorizedDiT
-from mdtim.panel import BoolArray, IntArray, Panel, gap_lengths
+from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, gap_lengths
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.stacking import Stack
 from mdtim.training import Progress, Trainer, TrainingData, held_out_cells
@@ -104,7 +104,10 @@ def fit_network(
         validation = validation.take(np.sort(chosen))
     hidden_NV = points_and_runs(observed, panel.offsets, VALIDATION_RATE, generator, lengths)
     hidden_NV &= _inner_rows(validation, panel.offsets)[:, None]
-    series = DeviceSeries.put(standardized, device)
+    # What interpolation would say, the hidden cells not known; only the stack looks at it.
+    shown = np.where(hidden_NV, np.nan, standardized.astype(np.float64))
+    line = linear(shown, panel.offsets)
+    series = DeviceSeries.put(standardized, device, line)
     held = DeviceWindows.put(validation, device)
     hidden = DeviceSeries.put(hidden_NV.astype(np.float32), device)
     data = TrainingData(
@@ -139,7 +142,7 @@ def fit_network(
         seconds=progress.seconds,
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         **scores,
-        linear_mae=_linear_mae(standardized, panel, validation, hidden_NV),
+        linear_mae=_linear_mae(standardized, line, hidden_NV),
         held_out=len(validation) > 0 and not _overlaps(training, validation),
     )
     return network, corrections, report
@@ -195,18 +198,9 @@ def _overlaps(training: WindowIndex, validation: WindowIndex) -> bool:
 
 
 def _linear_mae(
-    standardized: NDArray[np.float32], panel: Panel, validation: WindowIndex, hidden: BoolArray
+    standardized: NDArray[np.float32], line: FloatArray, hidden: BoolArray
 ) -> float | None:
-    """Error of linear interpolation over the hidden cells of the validation windows.
-
-    It sees the whole series but for the hidden cells of the validation rows: more than the window.
-    """
-    inside = np.zeros(len(standardized), dtype=bool)
-    for start, end in zip(validation.starts, validation.ends, strict=True):
-        inside[start : min(start + validation.length, end)] = True
-    scored = hidden & inside[:, None]
-    if not scored.any():
+    """Error of linear interpolation over the hidden cells; it sees all of the series but those."""
+    if not hidden.any():
         return None
-    truth = standardized.astype(np.float64)
-    filled = linear(np.where(scored, np.nan, truth), panel.offsets)
-    return float(np.abs(filled - truth)[scored].mean())
+    return float(np.abs(line - standardized)[hidden].mean())

@@ -151,6 +151,8 @@ class Predictor:
         x_BTV = torch.where(visible_BTV, scale.normalize(batch.values_BTV), 0.0)
         line = bridge(x_BTV, visible_BTV)
         linear = line.value_BTV.double() * scale.half_B1V + scale.center_B1V
+        if batch.linear_BTV is not None:
+            linear = batch.linear_BTV.double()  # sees beyond the window's edges
         nearest = torch.where(scale.empty_B1V, torch.inf, line.nearest_BTV)
         window, _, variate = wanted_BTV.nonzero(as_tuple=True)
         cells = StackCells(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mdtim.baselines.simple import linear
 from mdtim.checkpoint import load_weights
 from mdtim.config import ModelConfig
 from mdtim.distribution import BinDistribution, Calibration
@@ -93,7 +94,10 @@ class FittedModel:
         assert self.network is not None
         columns = np.flatnonzero(self.standardizer.varies)
         standardized = self.standardizer.forward(panel.values)[:, columns]
-        return DeviceSeries.put(standardized, self.network.centers.device), columns
+        line = None
+        if self.corrections.stack is not None:
+            line = linear(standardized.astype(np.float64), panel.offsets)
+        return DeviceSeries.put(standardized, self.network.centers.device, line), columns
 
     def _in_data_units(self, cells: Cells, columns: IntArray) -> Cells:
         scaler, variates = self.standardizer, columns[cells.variates]

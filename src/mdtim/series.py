@@ -23,14 +23,29 @@ class DeviceSeries:
     """float32, standardized; 0 where missing."""
     observed_NV: Tensor
     """bool."""
+    linear_NV: Tensor | None = None
+    """float32, every cell interpolated along its whole series, where that is wanted."""
 
     @classmethod
-    def put(cls, standardized: NDArray[np.float32], device: torch.device) -> DeviceSeries:
-        """Move (N, V) standardized values, NaN where missing, onto the device."""
+    def put(
+        cls,
+        standardized: NDArray[np.float32],
+        device: torch.device,
+        linear: NDArray[np.float64] | None = None,
+    ) -> DeviceSeries:
+        """Move (N, V) standardized values, NaN where missing, onto the device.
+
+        Parameters
+        ----------
+        linear : (N, V) the values interpolated along their series
+        """
         observed = ~np.isnan(standardized)
         values = np.ascontiguousarray(np.where(observed, standardized, np.float32(0)))
         observed = np.ascontiguousarray(observed)
-        return cls(torch.from_numpy(values).to(device), torch.from_numpy(observed).to(device))
+        line = None
+        if linear is not None:
+            line = torch.from_numpy(np.ascontiguousarray(linear, dtype=np.float32)).to(device)
+        return cls(torch.from_numpy(values).to(device), torch.from_numpy(observed).to(device), line)
 
     def gather(self, starts_B: Tensor, ends_B: Tensor, length: int) -> WindowBatch:
         """Cut windows; cells past a window's end count as missing."""
@@ -39,7 +54,8 @@ class DeviceSeries:
         rows_BT = rows_BT.clamp_max(len(self.values_NV) - 1)
         observed_BTV = self.observed_NV[rows_BT] & inside_BT[..., None]
         values_BTV = torch.where(observed_BTV, self.values_NV[rows_BT], 0.0)
-        return WindowBatch(values_BTV, observed_BTV, rows_BT, inside_BT)
+        linear_BTV = None if self.linear_NV is None else self.linear_NV[rows_BT]
+        return WindowBatch(values_BTV, observed_BTV, rows_BT, inside_BT, linear_BTV)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +70,8 @@ class WindowBatch:
     """int64, the panel row of each step."""
     inside_BT: Tensor
     """bool, False for steps past the end of the series."""
+    linear_BTV: Tensor | None = None
+    """float32, interpolation along the whole series, if the series bring it."""
 
     def cell_keys(self) -> Tensor:
         """(B, T, V) int64, one number per cell of the panel."""

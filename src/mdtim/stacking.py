@@ -29,7 +29,7 @@ class StackCells:
     distribution: BinDistribution
     """(C,) the network's."""
     linear: Tensor
-    """(C,) float64, linear interpolation inside the window."""
+    """(C,) float64, linear interpolation, along the whole series where it is known."""
     nearest: Tensor
     """(C,) steps to the nearest visible cell of the variate; infinite where there is none."""
     variate: Tensor
