@@ -221,7 +221,7 @@ def preset(name: str) -> ModelConfig:
 
     `paper-small` and `paper-large` follow the paper: drawn tokens, ten draws, uniform masks,
     no level conditioning, constant learning rate after the warm-up. `small` and `base` have the
-    same sizes and every improvement that was measured to help, each an option of its own.
+    same sizes and every change that docs/method.md describes, each an option of its own.
 
     Examples
     --------

@@ -35,18 +35,9 @@ SCORING_BATCH = 512
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the results file."""
+class Row(Cell):
+    """One line of the results file: a cell, its scores and what they belong to."""
 
-    experiment: str
-    dataset: str
-    window: int
-    pattern: str
-    rate: float
-    mask_seed: int
-    train_seed: int
-    method: str
-    preset: str
     mae: float | None
     mse: float | None
     crps: float | None

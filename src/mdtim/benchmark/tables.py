@@ -21,7 +21,8 @@ TITLES = {
 
 INTRODUCTION = """\
 Rendered by `mdtim benchmark tables` from `results/paper.csv`. Every figure is the mean over the \
-mask seeds of a run that really happened: its row names the device, the versions and the commit. \
+mask seeds of a run that really happened: its row names the device, the versions and the commit, \
+which may be older than the code beside this page. \
 *Paper* is the figure the paper prints for MDTIM, *best other* the best of the systems it compares \
 with. The lower of ours and the paper's is bold."""
 
