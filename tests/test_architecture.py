@@ -18,9 +18,9 @@ TIERS = [
     {"columns", "clock", "grid", "timeline", "table", "files", "inspection", "baselines.simple"},
     {
         *("kernels", "triton_attention", "runtime", "distribution", "stacking"),
-        *("tokenizer", "masks", "layers", "network", "diffusion"),
+        *("guesses", "tokenizer", "masks", "layers", "network", "diffusion"),
     },
-    {"series", "checkpoint", "inference", "training"},
+    {"series", "relations", "checkpoint", "inference", "training"},
     {"fitting", "progress", "model", "imputation", "imputer"},
     {"report", "datasets", "messages", "evaluation", "demo", "bench"},
     {"benchmark"},

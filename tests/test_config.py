@@ -26,7 +26,7 @@ def test_paper_presets_follow_the_paper() -> None:
     assert not paper.diffusion.mixed_masks
     assert not paper.diffusion.matched_time
     assert not paper.network.level_conditioning
-    assert not paper.network.interpolation_prior
+    assert paper.network.prior == "none"
     assert not paper.training.cosine
 
 
@@ -67,7 +67,7 @@ def test_impossible_settings_are_refused_with_the_value() -> None:
         TokenizerConfig(num_bins=1)
     with pytest.raises(ValueError, match="even multiple"):
         NetworkConfig(width=10, num_heads=4)
-    with pytest.raises(ValueError, match="interpolation_prior=False"):
+    with pytest.raises(ValueError, match='prior="none"'):
         NetworkConfig(continuous=True)
     with pytest.raises(ValueError, match="unknown preset 'huge'"):
         preset("huge")

@@ -17,6 +17,7 @@ from mdtim.diffusion import (
     soft_cross_entropy,
     spectral_distance,
     stratified_times,
+    tokenize,
     total_noise,
 )
 from mdtim.distribution import BinDistribution
@@ -119,15 +120,24 @@ def loss_of(
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
+    tokenizer = Tokenizer(config.tokenizer)
+    tokens, scale = tokenize(
+        tokenizer,
+        values,
+        observed & ~hidden,
+        prior=config.network.prior,
+        relations=network.relations,
+    )
     return masked_loss(
         network,
-        Tokenizer(config.tokenizer),
+        tokenizer,
         config.diffusion,
+        tokens=tokens,
+        scale=scale,
         values_BTV=values,
         observed_BTV=observed,
         hidden_BTV=hidden,
         time_B=torch.full((len(values),), 0.4),
-        input_noise_BTV=None,
         target_noise_BTV=None,
     )
 
@@ -141,7 +151,7 @@ def test_missing_cells_reach_neither_the_input_nor_the_loss() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"spectral_weight": 0.0}, {"continuous": True, "interpolation_prior": False}]
+    "changes", [{}, {"spectral_weight": 0.0}, {"continuous": True, "prior": "none"}]
 )
 def test_every_objective_is_finite_and_has_gradients(changes: dict[str, object]) -> None:
     values = torch.randn((3, 12, 2))

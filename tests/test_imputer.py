@@ -309,7 +309,7 @@ def test_a_model_worse_than_interpolation_says_so() -> None:
     noise = np.cumsum(generator.normal(size=(400, 2)), axis=0)
     noise[generator.random(noise.shape) < 0.2] = np.nan
     with pytest.warns(ImputationWarning, match="not below that of linear interpolation"):
-        imputer(changes={"max_steps": 2, "interpolation_prior": False}).fit(noise)
+        imputer(changes={"max_steps": 2, "prior": "none"}).fit(noise)
 
 
 def test_the_report_of_a_fit_names_its_score_beside_interpolation(gappy: np.ndarray) -> None:

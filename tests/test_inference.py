@@ -95,7 +95,7 @@ def test_draws_are_averaged_and_differ_from_one() -> None:
 
 
 def test_the_continuous_ablation_fills_through_the_same_path() -> None:
-    cells = fill(holey(60, 2), [0, 60], 16, continuous=True, interpolation_prior=False)
+    cells = fill(holey(60, 2), [0, 60], 16, continuous=True, prior="none")
     assert np.isfinite(cells.mean).all()
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mdtim.config import DiffusionConfig
-from mdtim.masks import MaskMix, _markov, _renewal
+from mdtim.masks import MaskMix, _renewal, draw_runs
 
 SHAPE = (3_000, 48, 2)
 
@@ -19,7 +19,7 @@ def test_the_closed_form_chain_has_the_law_of_the_stepwise_one(
     rate: float, mean_run: float
 ) -> None:
     rates = torch.full((SHAPE[0],), rate)
-    hidden = _markov(rates, torch.full_like(rates, mean_run), SHAPE, generator())
+    hidden = draw_runs(rates, torch.full_like(rates, mean_run), SHAPE, generator())
     per_row = hidden.float().mean(1).flatten()
     assert abs(float(hidden.float().mean()) - rate) < 4 * float(per_row.std()) / len(per_row) ** 0.5
     leave = 1 / max(mean_run, rate / (1 - rate))

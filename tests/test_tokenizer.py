@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mdtim.config import TokenizerConfig
-from mdtim.tokenizer import Tokenizer, bridge, window_scale
+from mdtim.tokenizer import Tokenizer, window_scale
 
 
 def batch(seed: int, visible_share: float = 0.6) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,17 +76,3 @@ def test_targets_decode_to_the_value_they_encode(value: float) -> None:
     position = float(tokenizer.target(torch.tensor([[[value]]], dtype=torch.float64), None))
     decoded = np.interp(position, np.arange(60), tokenizer.centers().double().numpy())
     assert abs(decoded - value) < 1e-6
-
-
-@given(st.integers(0, 100), st.sampled_from([0.1, 0.5, 0.9]))
-def test_the_bridge_is_pandas_linear_interpolation(seed: int, share: float) -> None:
-    values, visible = batch(seed, share)
-    built = bridge(values, visible).value_BTV
-    for window in range(len(values)):
-        frame = pd.DataFrame(values[window].numpy()).where(visible[window].numpy())
-        expected = frame.interpolate(limit_direction="both").fillna(0.0)
-        np.testing.assert_allclose(built[window].numpy(), expected.to_numpy(), atol=1e-5)
-    poisoned = torch.where(visible, values, torch.full_like(values, 1e9))
-    assert torch.equal(
-        bridge(poisoned, visible).features_BTV3, bridge(values, visible).features_BTV3
-    )

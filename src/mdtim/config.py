@@ -11,6 +11,8 @@ import dataclasses
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+Prior = Literal["none", "line", "relations"]
+
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
@@ -65,9 +67,10 @@ class NetworkConfig:
     """Rotary positions among the variates; off makes the network permutation-equivariant."""
     level_conditioning: bool = True
     """Tell each variate where its window lies: centre, log-range, nothing observed."""
-    interpolation_prior: bool = True
-    """Start from linear interpolation: it is a feature of hidden cells and the mode of the
-    untrained output distribution. Learning then begins where interpolation ends."""
+    prior: Prior = "relations"
+    """Start from closed-form guesses: they are features of every cell, and their mix is the mode
+    of the untrained output distribution. Learning then begins where these end. `line` is linear
+    interpolation, `relations` also regresses each variate on the others."""
 
     def __post_init__(self) -> None:
         _require(
@@ -77,8 +80,11 @@ class NetworkConfig:
         _require(0 <= self.dropout < 1, f"dropout must be in [0, 1), got {self.dropout}")
         _require(self.num_layers >= 1, f"num_layers must be at least 1, got {self.num_layers}")
         _require(
-            not (self.continuous and self.interpolation_prior),
-            "the continuous ablation has no output distribution: set interpolation_prior=False",
+            self.prior in get_args(Prior), f"prior must be none, line or relations: {self.prior}"
+        )
+        _require(
+            not self.continuous or self.prior == "none",
+            'the continuous ablation has no output distribution: set prior="none"',
         )
 
 
@@ -239,7 +245,7 @@ def preset(name: str) -> ModelConfig:
             # The paper names no smallest range; this only keeps flat windows finite.
             min_range=1e-3,
             level_conditioning=False,
-            interpolation_prior=False,
+            prior="none",
             matched_time=False,
             mixed_masks=False,
             cosine=False,

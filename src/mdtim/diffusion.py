@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mdtim.config import DiffusionConfig
+from mdtim.config import DiffusionConfig, Prior
 from mdtim.distribution import BinDistribution
+from mdtim.guesses import Guesses, Relations, guess_by_line, guess_by_relations
 from mdtim.network import FactorizedDiT, Tokens
-from mdtim.tokenizer import Tokenizer, WindowScale, bridge, window_scale
+from mdtim.tokenizer import Tokenizer, WindowScale, window_scale
 
 EPSILON = 1e-3
 
@@ -49,6 +50,8 @@ def tokenize(
     values_BTV: Tensor,
     visible_BTV: Tensor,
     *,
+    prior: Prior,
+    relations: Relations | None = None,
     time_B: Tensor | None = None,
     noise_BTV: Tensor | None = None,
     scale: WindowScale | None = None,
@@ -59,6 +62,8 @@ def tokenize(
     ----------
     values_BTV : standardized values, anything finite where not visible
     visible_BTV : bool
+    prior : which closed-form guesses the network wants
+    relations : of the table, for a prior that looks at them
     time_B : diffusion time to condition on; None is the actual masked share of each window
     noise_BTV : for drawn tokens (see :meth:`Tokenizer.encode`)
     scale : a scale to keep (that of the anchors, in the reverse process) instead of a new one
@@ -72,9 +77,26 @@ def tokenize(
         coordinates_BTV=tokenizer.encode(x_BTV, visible_BTV, noise_BTV),
         sigma_B=total_noise(time_B),
         level_BV3=scale.level_BV3(),
-        bridge=bridge(x_BTV, visible_BTV),
+        guesses=_guesses(prior, values_BTV, x_BTV, visible_BTV, relations, scale),
     )
     return tokens, scale
+
+
+def _guesses(
+    prior: Prior,
+    values_BTV: Tensor,
+    x_BTV: Tensor,
+    visible_BTV: Tensor,
+    relations: Relations | None,
+    scale: WindowScale,
+) -> Guesses | None:
+    if prior == "none":
+        return None
+    if prior == "line":
+        return guess_by_line(x_BTV, visible_BTV)
+    assert relations is not None
+    known_BTV = torch.where(visible_BTV, values_BTV, 0.0)
+    return guess_by_relations(known_BTV, visible_BTV, relations, scale.center_B1V, scale.half_B1V)
 
 
 def soft_label_offsets(config: DiffusionConfig) -> tuple[list[int], list[float]]:
@@ -150,26 +172,20 @@ def masked_loss(
     tokenizer: Tokenizer,
     config: DiffusionConfig,
     *,
+    tokens: Tokens,
+    scale: WindowScale,
     values_BTV: Tensor,
     observed_BTV: Tensor,
     hidden_BTV: Tensor,
     time_B: Tensor,
-    input_noise_BTV: Tensor | None,
     target_noise_BTV: Tensor | None,
 ) -> Tensor:
     """Ordinal-spectral objective of one batch: a scalar.
 
-    Missing cells (not observed) are `[MASK]` in the input, never targets, never in a statistic.
+    `tokens` and `scale` are those of the visible cells, observed and not hidden. Missing cells
+    (not observed) are never targets.
     """
-    visible_BTV = observed_BTV & ~hidden_BTV
     scored = (observed_BTV & hidden_BTV).to(values_BTV.dtype)
-    tokens, scale = tokenize(
-        tokenizer,
-        values_BTV,
-        visible_BTV,
-        time_B=None if config.matched_time else time_B,
-        noise_BTV=input_noise_BTV,
-    )
     output = network(tokens)
     reach = tokenizer.config.output_range
     x_BTV = scale.normalize(values_BTV).clamp(-reach, reach)

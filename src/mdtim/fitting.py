@@ -19,10 +19,11 @@ from mdtim.masks import MaskMix
 from mdtim.missingness import points_and_runs
 from mdtim.network import FactorizedDiT
 from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, gap_lengths
+from mdtim.relations import read_relations
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.stacking import Stack
 from mdtim.training import Progress, Trainer, TrainingData, held_out_cells
-from mdtim.windows import WindowIndex, hold_out
+from mdtim.windows import WindowIndex, covering_windows, hold_out
 
 VALIDATION_RATE = 0.2
 """Share of the observed validation cells that are hidden to be predicted."""
@@ -124,6 +125,9 @@ def fit_network(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # initial weights are drawn on the CPU
         network = FactorizedDiT(config.network, config.tokenizer, len(panel.variates)).to(device)
+    if config.network.prior == "relations":
+        known = DeviceSeries.put(shown.astype(np.float32), device)
+        network.learn_relations(read_relations(known, covering_windows(panel.offsets, window)))
     trainer = Trainer(network, config, data, seed, compile_step=device.type == "cuda")
     if checkpoint is not None and checkpoint.exists():
         trainer.resume(checkpoint)

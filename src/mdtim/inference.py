@@ -16,12 +16,13 @@ from torch.nn import functional as F
 from mdtim.config import ModelConfig
 from mdtim.diffusion import reverse_step, tokenize
 from mdtim.distribution import BinDistribution, Calibration, mix
+from mdtim.guesses import draw_line
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.panel import BoolArray, FloatArray, IntArray
 from mdtim.runtime import keyed_uniform, precision
 from mdtim.series import DeviceSeries, DeviceWindows, WindowBatch
 from mdtim.stacking import Stack, StackCells
-from mdtim.tokenizer import Tokenizer, WindowScale, bridge
+from mdtim.tokenizer import Tokenizer, WindowScale
 from mdtim.windows import WindowIndex, blend_weights, covering_windows
 
 _JOINT_STREAM = 2**40
@@ -104,7 +105,16 @@ class Predictor:
     ) -> tuple[Tokens, WindowScale]:
         # Without matched time: σ = 0, a finished denoising, as the paper's authors run it.
         time = None if self.config.diffusion.matched_time else values.new_zeros(len(values))
-        return tokenize(self.tokenizer, values, visible, time_B=time, noise_BTV=noise, scale=scale)
+        return tokenize(
+            self.tokenizer,
+            values,
+            visible,
+            prior=self.config.network.prior,
+            relations=self.network.relations,
+            time_B=time,
+            noise_BTV=noise,
+            scale=scale,
+        )
 
     def _padded_probs(
         self, values_BTV: Tensor, visible_BTV: Tensor, keys_BTV: Tensor, size: int
@@ -149,7 +159,7 @@ class Predictor:
         probs, scale = self.probs(batch.values_BTV, visible_BTV, batch.cell_keys())
         full = self.distribution(probs, scale)
         x_BTV = torch.where(visible_BTV, scale.normalize(batch.values_BTV), 0.0)
-        line = bridge(x_BTV, visible_BTV)
+        line = draw_line(x_BTV, visible_BTV)
         linear = line.value_BTV.double() * scale.half_B1V + scale.center_B1V
         if batch.linear_BTV is not None:
             linear = batch.linear_BTV.double()  # sees beyond the window's edges

@@ -41,7 +41,7 @@ class MaskMix:
         self, rate_B: Tensor, shape: tuple[int, int, int], generator: torch.Generator
     ) -> Tensor:
         """Draw hidden cells, (B, T, V) bool; each window hides about its own rate."""
-        hidden = _uniform(rate_B, shape, generator)
+        hidden = draw_points(rate_B, shape, generator)
         if not self.mixed:
             return hidden
         num_windows = shape[0]
@@ -50,7 +50,7 @@ class MaskMix:
         mean_run_B = low + (high - low) * torch.rand(
             num_windows, generator=generator, device=device
         )
-        runs = _markov(rate_B, mean_run_B, shape, generator)
+        runs = draw_runs(rate_B, mean_run_B, shape, generator)
         kind_B = torch.rand(num_windows, generator=generator, device=device)[:, None, None]
         if self.gap_lengths is None or len(self.gap_lengths) == 0:
             return torch.where(kind_B < 0.5, hidden, runs)
@@ -58,12 +58,12 @@ class MaskMix:
         return torch.where(kind_B < 0.4, hidden, torch.where(kind_B < 0.65, runs, gaps))
 
 
-def _uniform(rate_B: Tensor, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
+def draw_points(rate_B: Tensor, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
     chance = torch.rand(shape, generator=generator, device=rate_B.device)
     return chance < rate_B[:, None, None]
 
 
-def _markov(
+def draw_runs(
     rate_B: Tensor, mean_run_B: Tensor, shape: tuple[int, int, int], generator: torch.Generator
 ) -> Tensor:
     """Two-state chain per window and variate with stationary share `rate`, in closed form.

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mdtim.config import NetworkConfig, TokenizerConfig
+from mdtim.guesses import NUM_FEATURES, NUM_GUESSES, Guesses, Relations
 from mdtim.layers import AxisBlock, TimeEmbedding, modulate
-from mdtim.tokenizer import Bridge, Tokenizer
+from mdtim.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +26,8 @@ class Tokens:
     sigma_B: Tensor
     """Total noise of each window, the condition of every block."""
     level_BV3: Tensor
-    bridge: Bridge
+    guesses: Guesses | None
+    """Closed-form guesses, if the network starts from them."""
 
 
 class FactorizedDiT(nn.Module):
@@ -42,6 +44,9 @@ class FactorizedDiT(nn.Module):
 
     centers: Tensor
     """(K_out,) values of the output bins, in window units."""
+    level_VV: Tensor
+    change_VV: Tensor
+    """The relations of the table, where the network starts from them; saved with the weights."""
 
     def __init__(
         self, config: NetworkConfig, tokenizer: TokenizerConfig, num_variates: int
@@ -62,20 +67,29 @@ class FactorizedDiT(nn.Module):
             self.mix = nn.Linear(width, width)
         if config.level_conditioning:
             self.level = nn.Sequential(nn.Linear(3, 64), nn.SiLU(), nn.Linear(64, width))
-        if config.interpolation_prior:
-            self.bridge = nn.Linear(3, width)
-            # log spread of the untrained output around the interpolation, and how the spread
-            # grows with the distance to the nearest visible cell.
+        if config.prior != "none":
+            self.guess = nn.Linear(NUM_FEATURES[config.prior], width)
+            # log spread of the untrained output around the guess, and how the spread grows with
+            # the distance to the nearest visible cell.
             self.prior = nn.Parameter(torch.tensor([-2.3, 0.5]))
+            # Which guess to believe: both krigings more than the line, the plain relation least.
+            believed = {"line": [0.0], "relations": [0.0, -1.0, 1.0, 1.0]}
+            self.belief = nn.Parameter(torch.tensor(believed[config.prior]))
         self.time = TimeEmbedding(config.condition_width)
         self.layers = nn.ModuleList()
         for _ in range(config.num_layers):
             self.layers.append(AxisBlock(config, "time"))
             self.layers.append(AxisBlock(config, "variate"))
         self.head_modulation = nn.Linear(config.condition_width, 2 * width)
-        num_outputs = 1 if config.continuous else tokenizer.num_outputs
-        self.head = nn.Linear(width, num_outputs + 2 * config.interpolation_prior)
+        # Beside the bins, the head corrects the prior: shift, trust, belief in each guess.
+        num_corrections = 2 + NUM_GUESSES[config.prior] if config.prior != "none" else 0
+        self.num_outputs = 1 if config.continuous else tokenizer.num_outputs
+        self.head = nn.Linear(width, self.num_outputs + num_corrections)
         self.register_buffer("centers", Tokenizer(tokenizer).centers(), persistent=False)
+        if config.prior == "relations":
+            unknown = Relations.none(num_variates)
+            self.register_buffer("level_VV", unknown.level_VV)
+            self.register_buffer("change_VV", unknown.change_VV)
         self.initialize()
 
     def initialize(self) -> None:
@@ -104,24 +118,36 @@ class FactorizedDiT(nn.Module):
         for module in (self.head_modulation, self.head):
             nn.init.zeros_(module.weight)
 
+    @property
+    def relations(self) -> Relations | None:
+        """What the network knows of the relations in its table."""
+        if self.config.prior != "relations":
+            return None
+        return Relations(self.level_VV, self.change_VV)
+
+    def learn_relations(self, relations: Relations) -> None:
+        """Remember the relations of a table."""
+        self.level_VV.copy_(relations.level_VV)
+        self.change_VV.copy_(relations.change_VV)
+
     def forward(self, tokens: Tokens) -> Tensor:
         """Return logits (B, T, V, K_out), or values (B, T, V, 1) in the continuous ablation."""
         masked_BTV1 = (tokens.coordinates_BTV == 0)[..., None]
         h_BTVD = self.embed(tokens.coordinates_BTV, masked_BTV1)
         if self.config.level_conditioning:
             h_BTVD = h_BTVD + self.level(tokens.level_BV3)[:, None]
-        if self.config.interpolation_prior:
-            h_BTVD = h_BTVD + masked_BTV1 * self.bridge(tokens.bridge.features_BTV3)
+        if tokens.guesses is not None:
+            h_BTVD = h_BTVD + self.guess(tokens.guesses.features_BTVF)
         condition_BC = self.time(tokens.sigma_B)
         for block in self.layers:
             h_BTVD = block(h_BTVD, condition_BC)
         shift, scale = self.head_modulation(F.silu(condition_BC)).to(h_BTVD.dtype).chunk(2, dim=-1)
         h_BTVD = modulate(F.layer_norm(h_BTVD, h_BTVD.shape[-1:]), shift, scale)
         output: Tensor = self.head(h_BTVD).float()
-        if not self.config.interpolation_prior:
+        if tokens.guesses is None:
             return output
-        # Two more outputs move and widen the interpolation's own distribution; both start at zero.
-        return output[..., :-2] + self.prior_logits(tokens, output[..., -2:])
+        logits, correction = output.tensor_split([self.num_outputs], dim=-1)
+        return logits + self.prior_logits(tokens.guesses, correction)
 
     def embed(self, coordinates_BTV: Tensor, masked_BTV1: Tensor) -> Tensor:
         """Embed coordinates as the mix of their two neighbouring tokens, (B, T, V, D)."""
@@ -137,17 +163,17 @@ class FactorizedDiT(nn.Module):
         h_BTVD: Tensor = self.project(embedded)
         return torch.where(masked_BTV1, h_BTVD, h_BTVD + self.mix(h_BTVD))
 
-    def prior_logits(self, tokens: Tokens, correction_BTV2: Tensor) -> Tensor:
-        """Log-density around the interpolated value, as far as anything is visible.
+    def prior_logits(self, guesses: Guesses, correction_BTVC: Tensor) -> Tensor:
+        """Log-density around the guessed value; all corrections start at zero.
 
         Parameters
         ----------
-        correction_BTV2 : how far to move the centre, in window units, and the log of how much
-            narrower to make it
+        correction_BTVC : how far to move the centre, in window units; the log of how much narrower
+            to make it; and for each guess, how much more to believe it
         """
-        shift_BTV1, trust_BTV1 = correction_BTV2.chunk(2, dim=-1)
-        log_spread = self.prior[0] + self.prior[1] * tokens.bridge.nearest_BTV.clamp_min(1).log()
+        shift_BTV1, trust_BTV1, belief_BTVG = correction_BTVC.tensor_split([1, 2], dim=-1)
+        log_spread = self.prior[0] + self.prior[1] * guesses.nearest_BTV.clamp_min(1).log()
         spread_BTV1 = (log_spread[..., None] - trust_BTV1).clamp(-4, 3).exp()
-        center_BTV1 = tokens.bridge.value_BTV[..., None] + shift_BTV1
-        seen_B1V1 = 1 - tokens.level_BV3[:, None, :, 2:]
-        return -0.5 * seen_B1V1 * ((self.centers - center_BTV1) / spread_BTV1) ** 2
+        weight_BTVG = F.softmax(self.belief + belief_BTVG, dim=-1)
+        guess_BTV1 = (weight_BTVG * guesses.values_BTVG).sum(-1, keepdim=True)
+        return -0.5 * ((self.centers - guess_BTV1 - shift_BTV1) / spread_BTV1) ** 2

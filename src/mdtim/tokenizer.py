@@ -54,41 +54,6 @@ def window_scale(values_BTV: Tensor, visible_BTV: Tensor, min_range: float) -> W
     return WindowScale(center, half, empty)
 
 
-@dataclass(frozen=True, eq=False)
-class Bridge:
-    """Linear interpolation inside the window, as seen from every cell."""
-
-    value_BTV: Tensor
-    """Interpolated value in window units; flat beyond the outermost visible cells, 0 if empty."""
-    nearest_BTV: Tensor
-    """Steps to the nearest visible cell of the variate; T where there is none."""
-    features_BTV3: Tensor
-    """Value, 1 / (1 + steps to the left neighbour), the same to the right; 0 without one."""
-
-
-def bridge(x_BTV: Tensor, visible_BTV: Tensor) -> Bridge:
-    """Interpolate between visible cells along the steps, without a loop."""
-    num_steps = x_BTV.shape[1]
-    step_T1 = torch.arange(num_steps, device=x_BTV.device)[:, None]
-    left = torch.where(visible_BTV, step_T1, -1).cummax(dim=1).values
-    right = torch.where(visible_BTV, step_T1, num_steps).flip(1).cummin(dim=1).values.flip(1)
-    has_left, has_right = left >= 0, right < num_steps
-    x_left = x_BTV.gather(1, left.clamp_min(0))
-    x_right = x_BTV.gather(1, right.clamp_max(num_steps - 1))
-    x_left, x_right = (
-        torch.where(has_left, x_left, x_right),
-        torch.where(has_right, x_right, x_left),
-    )
-    to_left, to_right = (step_T1 - left).to(x_BTV.dtype), (right - step_T1).to(x_BTV.dtype)
-    share = torch.where(has_left & has_right, to_left / (to_left + to_right).clamp_min(1), 0.5)
-    value = torch.where(has_left | has_right, torch.lerp(x_left, x_right, share), 0.0)
-    to_left = torch.where(has_left, to_left, torch.inf)
-    to_right = torch.where(has_right, to_right, torch.inf)
-    features = torch.stack([value, 1 / (1 + to_left), 1 / (1 + to_right)], dim=-1)
-    nearest = torch.minimum(to_left, to_right).clamp_max(num_steps)
-    return Bridge(value, nearest, features)
-
-
 class Tokenizer:
     """The two grids: tokens of the input on [-1, 1], bins of the output on a wider range."""
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mdtim.checkpoint import load_folder, save_folder
 from mdtim.config import ModelConfig
-from mdtim.diffusion import mask_rate, masked_loss, stratified_times
+from mdtim.diffusion import mask_rate, masked_loss, stratified_times, tokenize
 from mdtim.distribution import BinDistribution
 from mdtim.inference import Predictor
 from mdtim.masks import MaskMix
@@ -131,6 +131,7 @@ class Trainer:
         )
         self.progress = Progress()
         self.loss = torch.compile(masked_loss) if compile_step else masked_loss
+        self.tokenize = torch.compile(tokenize) if compile_step else tokenize
 
     def run(
         self,
@@ -230,16 +231,26 @@ class Trainer:
             ]
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(share)
+        tokens, scale = self.tokenize(
+            self.tokenizer,
+            batch.values_BTV,
+            batch.observed_BTV & ~hidden,
+            prior=self.config.network.prior,
+            relations=self.network.relations,
+            time_B=None if self.config.diffusion.matched_time else time_B,
+            noise_BTV=noise[0],
+        )
         with precision(self.device):
             loss = self.loss(
                 self.network,
                 self.tokenizer,
                 self.config.diffusion,
+                tokens=tokens,
+                scale=scale,
                 values_BTV=batch.values_BTV,
                 observed_BTV=batch.observed_BTV,
                 hidden_BTV=hidden,
                 time_B=time_B,
-                input_noise_BTV=noise[0],
                 target_noise_BTV=noise[1],
             )
         self.optimizer.zero_grad(set_to_none=True)

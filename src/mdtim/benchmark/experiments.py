@@ -54,13 +54,14 @@ ABLATIONS = (
     "base+matched_time=False",
     "base+mixed_masks=False",
     "base+cosine=False",
-    "base+interpolation_prior=False",
+    "base+prior=line",
+    "base+prior=none",
     "base+spectral_weight=0.0",
     "base+label_width=0",
     "base+num_bins=20",
     "base+num_bins=60",
     "base+num_bins=100",
-    "base+continuous=True+interpolation_prior=False",
+    "base+continuous=True+prior=none",
 )
 
 EXPERIMENTS: dict[str, Callable[[], list[Cell]]] = {
@@ -106,7 +107,9 @@ def config_of(name: str, dataset: str) -> ModelConfig:
     return config.change(**{key: _parse(value) for key, value in values.items()})
 
 
-def _parse(text: str) -> bool | int | float:
+def _parse(text: str) -> bool | int | float | str:
     if text in ("True", "False"):
         return text == "True"
+    if text.replace("_", "").isalpha():
+        return text
     return int(text) if text.lstrip("-").isdigit() else float(text)

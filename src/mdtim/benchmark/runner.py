@@ -27,6 +27,7 @@ from mdtim.distribution import Calibration
 from mdtim.inference import Predictor
 from mdtim.masks import MaskMix
 from mdtim.network import FactorizedDiT
+from mdtim.relations import read_relations
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.training import Trainer, TrainingData, held_out_cells
 
@@ -133,6 +134,9 @@ class TrainedModel:
             self._load()
             return True
         data = self._training_data()
+        if self.config.network.prior == "relations":
+            training = windows_within(self.dataset, self.dataset.training, self.cell.window)
+            self.network.learn_relations(read_relations(self.series, training))
         trainer = Trainer(
             self.network, self.config, data, self.cell.train_seed, compile_step=self.compiled
         )

@@ -1,0 +1,201 @@
+"""What can be said about a cell in closed form, before any network: lines and relations.
+
+A *line* interpolates a variate along the steps. A *relation* is the linear regression of a variate
+on all others at the same step; it follows from the inverse of their covariance. Each is right
+where the other fails: between close neighbours the line, in long gaps the relation. *Kriging* is
+both: the relation, plus the line through what it leaves unexplained at the visible cells.
+
+B windows, T steps, V variates, G guesses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+TABLE_ROWS = 200.0
+"""What the table's covariance counts for, in rows, beside the window's own."""
+RIDGE = 0.03
+"""Added to every variance, as a share of it: relations must not live on rounding errors."""
+ROUNDS = 3
+"""The covariance is taken from filled windows; filling better, it gets better."""
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """Linear interpolation inside the window, as seen from every cell."""
+
+    value_BTV: Tensor
+    """Flat beyond the outermost visible cells, 0 if there are none."""
+    to_left_BTV: Tensor
+    """Steps to the visible cell on the left; inf without one."""
+    to_right_BTV: Tensor
+
+    @property
+    def nearest_BTV(self) -> Tensor:
+        """Steps to the nearest visible cell of the variate; T where there is none."""
+        num_steps = self.value_BTV.shape[1]
+        return torch.minimum(self.to_left_BTV, self.to_right_BTV).clamp_max(num_steps)
+
+
+def draw_line(x_BTV: Tensor, visible_BTV: Tensor) -> Line:
+    """Interpolate between visible cells along the steps, without a loop."""
+    num_steps = x_BTV.shape[1]
+    step_T1 = torch.arange(num_steps, device=x_BTV.device)[:, None]
+    left = torch.where(visible_BTV, step_T1, -1).cummax(dim=1).values
+    right = torch.where(visible_BTV, step_T1, num_steps).flip(1).cummin(dim=1).values.flip(1)
+    has_left, has_right = left >= 0, right < num_steps
+    x_left = x_BTV.gather(1, left.clamp_min(0))
+    x_right = x_BTV.gather(1, right.clamp_max(num_steps - 1))
+    x_left, x_right = (
+        torch.where(has_left, x_left, x_right),
+        torch.where(has_right, x_right, x_left),
+    )
+    to_left, to_right = (step_T1 - left).to(x_BTV.dtype), (right - step_T1).to(x_BTV.dtype)
+    share = torch.where(has_left & has_right, to_left / (to_left + to_right).clamp_min(1), 0.5)
+    value = torch.where(has_left | has_right, torch.lerp(x_left, x_right, share), 0.0)
+    return Line(
+        value,
+        torch.where(has_left, to_left, torch.inf),
+        torch.where(has_right, to_right, torch.inf),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Relations:
+    """How the variates of a table move together, in units of their std."""
+
+    level_VV: Tensor
+    """(..., V, V) covariance of the deviations from the window's mean."""
+    change_VV: Tensor
+    """(..., V, V) covariance of the deviations from the mean of the two neighbouring steps."""
+
+    @classmethod
+    def none(cls, num_variates: int, device: torch.device | None = None) -> Relations:
+        """Nothing is known: every window has only its own."""
+        square = (num_variates, num_variates)
+        return cls(*(torch.zeros(square, device=device) for _ in range(2)))
+
+
+@dataclass(frozen=True, eq=False)
+class Guesses:
+    """Closed-form guesses of every cell."""
+
+    values_BTVG: Tensor
+    """Line, level relation, level kriging, change kriging; or the line alone."""
+    features_BTVF: Tensor
+    """What a network should know of them, about unit size."""
+    nearest_BTV: Tensor
+    """Steps to the nearest visible cell of the variate; T where there is none."""
+
+
+NUM_GUESSES = {"line": 1, "relations": 4}
+NUM_FEATURES = {"line": 3, "relations": 9}
+
+
+def guess_by_line(x_BTV: Tensor, visible_BTV: Tensor) -> Guesses:
+    """Interpolate values in window units; 0 where not visible."""
+    line = draw_line(x_BTV, visible_BTV)
+    features = torch.stack([line.value_BTV, *_closeness(line)], dim=-1)
+    return Guesses(line.value_BTV[..., None], features, line.nearest_BTV)
+
+
+def guess_by_relations(
+    values_BTV: Tensor,
+    visible_BTV: Tensor,
+    relations: Relations,
+    center_B1V: Tensor,
+    half_B1V: Tensor,
+) -> Guesses:
+    """Guess from time and from the other variates.
+
+    Parameters
+    ----------
+    values_BTV : standardized values, 0 where not visible
+    relations : of the table, shared by all windows or one per window
+    center_B1V, half_B1V : the window units of the result
+    """
+    line = draw_line(values_BTV, visible_BTV)
+    level = relate(values_BTV, visible_BTV, line, relations, "level")
+    change = relate(values_BTV, visible_BTV, line, relations, "change")
+
+    def normalize(value_BTV: Tensor) -> Tensor:
+        return ((value_BTV - center_B1V) / half_B1V).clamp(-4, 4)
+
+    said = (line.value_BTV, level.value_BTV, level.kriging_BTV, change.kriging_BTV)
+    guesses = [normalize(one) for one in said]
+    shape = values_BTV.shape
+    features = [
+        *guesses,
+        normalize(change.value_BTV),
+        *_closeness(line),
+        level.fit_B1V.expand(shape),
+        change.fit_B1V.expand(shape),
+    ]
+    return Guesses(torch.stack(guesses, -1), torch.stack(features, -1), line.nearest_BTV)
+
+
+def _closeness(line: Line) -> tuple[Tensor, Tensor]:
+    """1 / (1 + steps) to the visible neighbours, 0 without one."""
+    return 1 / (1 + line.to_left_BTV), 1 / (1 + line.to_right_BTV)
+
+
+Kind = Literal["level", "change"]
+
+
+@dataclass(frozen=True, eq=False)
+class Related:
+    """What the other variates say about every cell."""
+
+    value_BTV: Tensor
+    """The regression, of visible cells too (each without looking at itself)."""
+    kriging_BTV: Tensor
+    """With the line through its residuals; the value itself where visible."""
+    fit_B1V: Tensor
+    """Share of the variance that the others explain."""
+
+
+def relate(
+    values_BTV: Tensor, visible_BTV: Tensor, line: Line, relations: Relations, kind: Kind
+) -> Related:
+    """Regress every cell on the others of its step, as they move together in level or change."""
+    count_B1V = visible_BTV.sum(1, keepdim=True).clamp_min(1)
+    mean_B1V = torch.where(visible_BTV, values_BTV, 0.0).sum(1, keepdim=True) / count_B1V
+    filled_BTV = torch.where(visible_BTV, values_BTV, line.value_BTV)
+    table_VV = relations.level_VV if kind == "level" else relations.change_VV
+    for _ in range(ROUNDS):
+        # In float64: the order of the variates and the size of the batch must not show.
+        deviation = deviations(filled_BTV, mean_B1V, kind).double()
+        total_BVV = deviation.mT @ deviation + TABLE_ROWS * table_VV
+        precision_BVV, variance_BV = _inverse(total_BVV / (deviation.shape[1] + TABLE_ROWS))
+        inner_B1V = precision_BVV.diagonal(dim1=-2, dim2=-1)[:, None]
+        explained_BTV = ((filled_BTV - mean_B1V).double() @ precision_BVV) / inner_B1V
+        value_BTV = filled_BTV - explained_BTV.to(filled_BTV.dtype)
+        residual_BTV = torch.where(visible_BTV, values_BTV - value_BTV, 0.0)
+        kriging_BTV = value_BTV + draw_line(residual_BTV, visible_BTV).value_BTV
+        filled_BTV = torch.where(visible_BTV, values_BTV, kriging_BTV)
+    fit_B1V = 1 - 1 / (inner_B1V * variance_BV[:, None])
+    return Related(value_BTV, filled_BTV, fit_B1V.to(filled_BTV.dtype))
+
+
+def deviations(filled_BTV: Tensor, mean_B1V: Tensor, kind: Kind) -> Tensor:
+    """How far each step lies from the mean, or (T - 2 of them) from its two neighbours' mean."""
+    if kind == "level":
+        return filled_BTV - mean_B1V
+    return filled_BTV[:, 1:-1] - (filled_BTV[:, 2:] + filled_BTV[:, :-2]) / 2
+
+
+def _inverse(covariance_BVV: Tensor) -> tuple[Tensor, Tensor]:
+    """Inverse of the covariance with its ridge, and the variances."""
+    variance_BV = covariance_BVV.diagonal(dim1=-2, dim2=-1) * (1 + RIDGE) + 1e-6
+    ridged = covariance_BVV + torch.diag_embed(
+        variance_BV - covariance_BVV.diagonal(dim1=-2, dim2=-1)
+    )
+    # As a correlation, whose entries are of one size however the variates are scaled.
+    scale_BV = variance_BV.rsqrt()
+    correlation = ridged * scale_BV[:, :, None] * scale_BV[:, None, :]
+    inverse, _ = torch.linalg.inv_ex(correlation)
+    return inverse * scale_BV[:, :, None] * scale_BV[:, None, :], variance_BV
