@@ -113,8 +113,8 @@ class FactorizedDiT(nn.Module):
         if self.config.interpolation_prior:
             h_BTVD = h_BTVD + masked_BTV1 * self.bridge(tokens.bridge.features_BTV3)
         condition_BC = self.time(tokens.sigma_B)
-        for block in self.layers:
-            h_BTVD = block(h_BTVD, condition_BC)
+        for block, seed in zip(self.layers, self._dropout_seeds(h_BTVD), strict=True):
+            h_BTVD = block(h_BTVD, condition_BC, seed)
         shift, scale = self.head_modulation(F.silu(condition_BC)).to(h_BTVD.dtype).chunk(2, dim=-1)
         h_BTVD = modulate(F.layer_norm(h_BTVD, h_BTVD.shape[-1:]), shift, scale)
         output: Tensor = self.head(h_BTVD).float()
@@ -122,6 +122,13 @@ class FactorizedDiT(nn.Module):
             return output
         # Two more outputs move and widen the interpolation's own distribution; both start at zero.
         return output[..., :-2] + self.prior_logits(tokens, output[..., -2:])
+
+    def _dropout_seeds(self, h_BTVD: Tensor) -> tuple[Tensor | None, ...]:
+        """A seed for the dropout of each block, where blocks are operators that draw their own."""
+        count = len(self.layers)
+        if not (self.training and self.config.dropout and h_BTVD.is_cuda):
+            return (None,) * count
+        return torch.randint(2**62, (count,), device=h_BTVD.device).unbind()
 
     def embed(self, coordinates_BTV: Tensor, masked_BTV1: Tensor) -> Tensor:
         """Embed coordinates as the mix of their two neighbouring tokens, (B, T, V, D)."""
