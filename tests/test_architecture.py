@@ -17,7 +17,9 @@ TIERS = [
     {"panel", "config", "windows", "missingness", "metrics", "scaling", "autowindow"},
     {"columns", "clock", "grid", "timeline", "table", "files", "inspection", "baselines.simple"},
     {
-        *("kernels", "triton_attention", "runtime", "distribution", "stacking"),
+        *("triton_compiler", "triton_attention", "kernels"),
+        *("triton_rows", "row_passes", "dropout", "fused_block"),
+        *("runtime", "distribution", "stacking"),
         *("guesses", "tokenizer", "masks", "layers", "network", "diffusion"),
     },
     {"series", "relations", "checkpoint", "inference", "training"},

@@ -158,7 +158,7 @@ def test_a_gpu_takes_triton_for_short_sequences_and_sdpa_for_the_rest(
 ) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    monkeypatch.setattr(kernels, "_HAS_TRITON", True)
+    monkeypatch.setattr(kernels, "runs_triton", lambda tensor: True)
     monkeypatch.setattr(kernels, "_triton_attention", lambda *_: "triton")
     monkeypatch.setattr(kernels, "sdpa_attention", lambda *_, **__: "sdpa")
     with FakeTensorMode():  # shapes of a GPU's tensors, without the GPU

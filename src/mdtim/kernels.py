@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mdtim.triton_attention import _HAS_TRITON, _INTERPRETED, _triton_attention
+from mdtim.triton_attention import _triton_attention
+from mdtim.triton_compiler import runs_triton
 
 Axis = Literal["time", "variate"]
 Implementation = Literal["auto", "triton", "sdpa", "reference"]
@@ -63,8 +64,9 @@ def axis_attention(
         (B, T, V, D), the dtype of the input.
     """
     length = _attended_length(qkv_BTVE, num_heads, axis)
+    width = qkv_BTVE.shape[-1] // (3 * num_heads)
     if implementation == "auto":
-        if qkv_BTVE.is_cuda and _fits_triton(qkv_BTVE, num_heads, length):
+        if qkv_BTVE.is_cuda and fits_triton(qkv_BTVE, qkv_BTVE.dtype, width, length):
             implementation = "triton"
         elif qkv_BTVE.device.type == "cpu" and length <= _CPU_PLAIN_LENGTH:
             implementation = "reference"
@@ -76,12 +78,12 @@ def axis_attention(
         return reference_attention(qkv_BTVE, num_heads, axis, rope=rope)
     if implementation != "triton":
         raise ValueError(f"unknown implementation {implementation!r}")
-    if not _fits_triton(qkv_BTVE, num_heads, length):
+    if not fits_triton(qkv_BTVE, qkv_BTVE.dtype, width, length):
         raise ValueError(
             f"the Triton operator takes CUDA tensors with L <= {MAX_LENGTH} and d = 16, 32 or 64; "
             f"got {tuple(qkv_BTVE.shape)} {qkv_BTVE.dtype} on {qkv_BTVE.device}"
         )
-    table_Ld = _rope_table(length, qkv_BTVE, num_heads) if rope else None
+    table_Ld = rope_table(length, width, qkv_BTVE) if rope else None
     out_BTVD: Tensor = _triton_attention(qkv_BTVE, table_Ld, num_heads, axis == "time")
     return out_BTVD
 
@@ -118,17 +120,15 @@ def _attended_length(qkv_BTVE: Tensor, num_heads: int, axis: Axis) -> int:
     return qkv_BTVE.shape[1 if axis == "time" else 2]
 
 
-def _fits_triton(qkv_BTVE: Tensor, num_heads: int, length: int) -> bool:
-    """Whether the Triton operator takes this input."""
-    width = qkv_BTVE.shape[-1] // (3 * num_heads)
+def fits_triton(tensor: Tensor, dtype: torch.dtype, width: int, length: int) -> bool:
+    """Whether the Triton operator takes heads of a width and length, where a tensor lies."""
     return (
-        _HAS_TRITON
-        and ((qkv_BTVE.is_cuda and torch.version.hip is None) or _INTERPRETED)
-        and qkv_BTVE.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        runs_triton(tensor)
+        and dtype in (torch.bfloat16, torch.float16, torch.float32)
         and width in (16, 32, 64)
         and length <= MAX_LENGTH
         # The tiles of float32 heads of width 64 fit a program up to 64 positions only.
-        and length * width * qkv_BTVE.itemsize <= 16 * 1024
+        and length * width * dtype.itemsize <= 16 * 1024
     )
 
 
@@ -142,7 +142,7 @@ def _split_heads(
     x_NL3Hd = x.reshape(x.shape[0] * x.shape[1], length, 3, num_heads, width)
     q_NHLd, k_NHLd, v_NHLd = x_NL3Hd.permute(2, 0, 3, 1, 4).unbind(0)
     if rope:
-        table_Ld = _rope_table(length, qkv_BTVE, num_heads)
+        table_Ld = rope_table(length, width, qkv_BTVE)
         q_NHLd, k_NHLd = _rotate(q_NHLd, table_Ld), _rotate(k_NHLd, table_Ld)
     return q_NHLd, k_NHLd, v_NHLd
 
@@ -163,14 +163,13 @@ def _rotate(x_NHLd: Tensor, table_Ld: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x_NHLd.dtype)
 
 
-def _rope_table(length: int, qkv_BTVE: Tensor, num_heads: int) -> Tensor:
-    """(L, d) cosines | sines on the device of the input."""
-    width = qkv_BTVE.shape[-1] // (3 * num_heads)
-    dtype = torch.float64 if qkv_BTVE.dtype == torch.float64 else torch.float32
+def rope_table(length: int, width: int, like: Tensor) -> Tensor:
+    """(L, d) cosines | sines on the device of a tensor."""
+    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
     # A compiler makes the table part of its graph, once for all layers; a cache would tie the
     # graph to memory that it does not own.
     make = _make_rope_table if torch.compiler.is_compiling() else _cached_rope_table
-    return make(length, width, qkv_BTVE.device, dtype)
+    return make(length, width, like.device, dtype)
 
 
 def _make_rope_table(length: int, width: int, device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mdtim.config import NetworkConfig
-from mdtim.kernels import Axis, Implementation, axis_attention
+from mdtim.fused_block import MAX_WIDTH, BlockWeights, fused_block
+from mdtim.kernels import Axis, Implementation, axis_attention, fits_triton, rope_table
 
 
 class TimeEmbedding(nn.Module):
@@ -50,6 +51,8 @@ class AxisBlock(nn.Module):
         self.axis: Axis = axis
         self.num_heads = config.num_heads
         self.attention: Implementation = "auto"
+        self.fused = True
+        """Take the fused operator where it can run and `attention` leaves the choice to it."""
         self.rope = axis == "time" or config.variate_rope
         self.dropout = config.dropout
         self.modulation = nn.Linear(config.condition_width, 6 * width)
@@ -58,9 +61,21 @@ class AxisBlock(nn.Module):
         self.up = nn.Linear(width, config.mlp_ratio * width)
         self.down = nn.Linear(config.mlp_ratio * width, width)
 
-    def forward(self, h_BTVD: Tensor, condition_BC: Tensor) -> Tensor:
-        """Attend along the axis, then the MLP, each gated and added."""
-        modulation = self.modulation(F.silu(condition_BC)).to(h_BTVD.dtype).chunk(6, dim=-1)
+    def forward(self, h_BTVD: Tensor, condition_BC: Tensor, seed: Tensor | None = None) -> Tensor:
+        """Attend along the axis, then the MLP, each gated and added.
+
+        Parameters
+        ----------
+        h_BTVD : states
+        condition_BC : condition of each window
+        seed : int64 scalar for the dropout of the fused operator. Without one a block that drops
+            takes PyTorch's operators and their dropout, from the default generator.
+        """
+        dropout = self.dropout if self.training else 0.0
+        modulation_B6D = self.modulation(F.silu(condition_BC)).unflatten(-1, (6, -1))
+        if self.fits(h_BTVD) and (seed is not None or not dropout):
+            return self._forward_fused(h_BTVD, modulation_B6D, seed, dropout)
+        modulation = modulation_B6D.to(h_BTVD.dtype).unbind(1)
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation
         width = h_BTVD.shape[-1:]
 
@@ -69,9 +84,53 @@ class AxisBlock(nn.Module):
             self.qkv(x), self.num_heads, self.axis, rope=self.rope, implementation=self.attention
         )
         x = self.out(attended)
-        h_BTVD = h_BTVD + gate_a[:, None, None] * F.dropout(x, self.dropout, self.training)
+        h_BTVD = h_BTVD + gate_a[:, None, None] * F.dropout(x, dropout)
 
         x = modulate(F.layer_norm(h_BTVD, width), shift_m, scale_m)
         x = self.down(F.gelu(self.up(x), approximate="tanh"))
-        h_BTVD = h_BTVD + gate_m[:, None, None] * F.dropout(x, self.dropout, self.training)
+        h_BTVD = h_BTVD + gate_m[:, None, None] * F.dropout(x, dropout)
         return h_BTVD
+
+    def fits(self, h_BTVD: Tensor) -> bool:
+        """Whether the fused operator takes these states."""
+        wanted = self.attention == "triton" or (self.attention == "auto" and h_BTVD.is_cuda)
+        width, length = h_BTVD.shape[-1], self._length(h_BTVD)
+        return (
+            self.fused
+            and wanted
+            and width % 32 == 0
+            and width <= MAX_WIDTH
+            and fits_triton(h_BTVD, _working_dtype(h_BTVD), width // self.num_heads, length)
+        )
+
+    def _length(self, h_BTVD: Tensor) -> int:
+        return h_BTVD.shape[1 if self.axis == "time" else 2]
+
+    def _forward_fused(
+        self, h_BTVD: Tensor, modulation_B6D: Tensor, seed: Tensor | None, dropout: float
+    ) -> Tensor:
+        dtype = _working_dtype(h_BTVD)
+        parameters = (
+            *(self.qkv.weight, self.out.weight, self.up.weight, self.up.bias),
+            *(self.down.weight, self.down.bias),
+        )
+        table_Ld = None
+        if self.rope:
+            width = h_BTVD.shape[-1] // self.num_heads
+            table_Ld = rope_table(self._length(h_BTVD), width, h_BTVD)
+        return fused_block(
+            h_BTVD.to(dtype),
+            modulation_B6D.to(dtype),
+            BlockWeights(*(parameter.to(dtype) for parameter in parameters)),
+            table_Ld,
+            seed if dropout else None,
+            dropout=dropout,
+            num_heads=self.num_heads,
+            over_time=self.axis == "time",
+        )
+
+
+def _working_dtype(x: Tensor) -> torch.dtype:
+    """The dtype that matrix products take here: autocast's where it is on."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype

@@ -59,6 +59,7 @@ class MaskMix:
 
 
 def draw_points(rate_B: Tensor, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
+    """Hide each cell by itself, at the rate of its window."""
     chance = torch.rand(shape, generator=generator, device=rate_B.device)
     return chance < rate_B[:, None, None]
 

@@ -139,8 +139,8 @@ class FactorizedDiT(nn.Module):
         if tokens.guesses is not None:
             h_BTVD = h_BTVD + self.guess(tokens.guesses.features_BTVF)
         condition_BC = self.time(tokens.sigma_B)
-        for block in self.layers:
-            h_BTVD = block(h_BTVD, condition_BC)
+        for block, seed in zip(self.layers, self._dropout_seeds(h_BTVD), strict=True):
+            h_BTVD = block(h_BTVD, condition_BC, seed)
         shift, scale = self.head_modulation(F.silu(condition_BC)).to(h_BTVD.dtype).chunk(2, dim=-1)
         h_BTVD = modulate(F.layer_norm(h_BTVD, h_BTVD.shape[-1:]), shift, scale)
         output: Tensor = self.head(h_BTVD).float()
@@ -148,6 +148,13 @@ class FactorizedDiT(nn.Module):
             return output
         logits, correction = output.tensor_split([self.num_outputs], dim=-1)
         return logits + self.prior_logits(tokens.guesses, correction)
+
+    def _dropout_seeds(self, h_BTVD: Tensor) -> tuple[Tensor | None, ...]:
+        """A seed for the dropout of each block, where blocks are operators that draw their own."""
+        count = len(self.layers)
+        if not (self.training and self.config.dropout and h_BTVD.is_cuda):
+            return (None,) * count
+        return torch.randint(2**62, (count,), device=h_BTVD.device).unbind()
 
     def embed(self, coordinates_BTV: Tensor, masked_BTV1: Tensor) -> Tensor:
         """Embed coordinates as the mix of their two neighbouring tokens, (B, T, V, D)."""

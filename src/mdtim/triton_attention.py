@@ -12,20 +12,17 @@ L attended length (T or V), R rows of a tile.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-try:
+from mdtim.triton_compiler import HAS_TRITON, on_device_of
+from mdtim.triton_compiler import jit as _jit
+
+if HAS_TRITON:
     import triton
     import triton.language as tl
-
-    _HAS_TRITON = True
-except ImportError:  # wheels without CUDA come without Triton
-    _HAS_TRITON = False
 
 # The operators: opaque to torch.compile, which sees their shapes and their derivative only.
 
@@ -38,10 +35,7 @@ except ImportError:  # wheels without CUDA come without Triton
 def _triton_attention(
     qkv_BTVE: Tensor, table_Ld: Tensor | None, num_heads: int, over_time: bool
 ) -> Tensor:
-    qkv_BTVE = qkv_BTVE.contiguous()
-    out_BTVD = qkv_BTVE.new_empty((*qkv_BTVE.shape[:3], qkv_BTVE.shape[3] // 3))
-    _launch(_forward_kernel, qkv_BTVE, table_Ld, (out_BTVD,), num_heads, over_time)
-    return out_BTVD
+    return attend(qkv_BTVE.contiguous(), table_Ld, num_heads, over_time)
 
 
 @torch.library.custom_op(
@@ -53,10 +47,7 @@ def _triton_attention_backward(
     grad_BTVD: Tensor, qkv_BTVE: Tensor, table_Ld: Tensor | None, num_heads: int, over_time: bool
 ) -> Tensor:
     qkv_BTVE, grad_BTVD = qkv_BTVE.contiguous(), grad_BTVD.contiguous()
-    dqkv_BTVE = torch.empty_like(qkv_BTVE)
-    others = (grad_BTVD, dqkv_BTVE)
-    _launch(_backward_kernel, qkv_BTVE, table_Ld, others, num_heads, over_time)
-    return dqkv_BTVE
+    return attend_backward(grad_BTVD, qkv_BTVE, table_Ld, None, num_heads, over_time)
 
 
 @_triton_attention.register_fake
@@ -85,11 +76,33 @@ def _differentiate(ctx: Any, grad_BTVD: Tensor) -> tuple[Tensor, None, None, Non
 _triton_attention.register_autograd(_differentiate, setup_context=_save_for_backward)
 
 
+def attend(qkv_BTVE: Tensor, table_Ld: Tensor | None, num_heads: int, over_time: bool) -> Tensor:
+    """Run the forward kernel on a contiguous input, (B, T, V, E) to (B, T, V, D)."""
+    out_BTVD = qkv_BTVE.new_empty((*qkv_BTVE.shape[:3], qkv_BTVE.shape[3] // 3))
+    _launch(_forward_kernel, qkv_BTVE, table_Ld, (out_BTVD,), num_heads, over_time)
+    return out_BTVD
+
+
+def attend_backward(
+    grad_BTVD: Tensor,
+    qkv_BTVE: Tensor,
+    table_Ld: Tensor | None,
+    out_BTVD: Tensor | None,
+    num_heads: int,
+    over_time: bool,
+) -> Tensor:
+    """Run the backward kernel on contiguous inputs; it fills `out_BTVD` once more if given."""
+    dqkv_BTVE = torch.empty_like(qkv_BTVE)
+    others = (grad_BTVD, dqkv_BTVE, out_BTVD)
+    _launch(_backward_kernel, qkv_BTVE, table_Ld, others, num_heads, over_time)
+    return dqkv_BTVE
+
+
 def _launch(
     kernel: Any,
     qkv_BTVE: Tensor,
     table_Ld: Tensor | None,
-    others: tuple[Tensor, ...],
+    others: tuple[Tensor | None, ...],
     num_heads: int,
     over_time: bool,
 ) -> None:
@@ -112,11 +125,10 @@ def _launch(
     # which leaves no room to fetch ahead.
     half = qkv_BTVE.itemsize == 2
     options = {"num_warps": rows // 16 * (1 if half else 2), "num_stages": 3 if half else 1}
-    if half and width == 16 and rows == (64 if kernel is _backward_kernel else 128):
+    if half and width == 16 and rows in ((32, 64) if kernel is _backward_kernel else (128,)):
         # A few registers fewer, still without spills, and one more program fits a multiprocessor.
         options["maxnreg"] = 128
-    # Triton launches on the current device, which need not be the tensor's.
-    with torch.cuda.device(qkv_BTVE.device) if qkv_BTVE.is_cuda else nullcontext():
+    with on_device_of(qkv_BTVE):
         kernel[grid](
             qkv_BTVE,
             table_Ld,
@@ -134,18 +146,6 @@ def _launch(
             SCALE=width**-0.5,
             **options,
         )
-
-
-def _jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile with Triton, once for all lengths that share a tile size."""
-    if not _HAS_TRITON:
-        return function
-    compiled: Callable[..., Any] = triton.jit(
-        function,
-        do_not_specialize=["num_sequences", "length"],
-        do_not_specialize_on_alignment=["stride", "sequences"],
-    )
-    return compiled
 
 
 @_jit
@@ -264,7 +264,7 @@ def _forward_kernel(
 
 @_jit
 def _backward_kernel(
-    qkv: tl.tensor, table: tl.tensor, grad: tl.tensor, dqkv: tl.tensor,
+    qkv: tl.tensor, table: tl.tensor, grad: tl.tensor, dqkv: tl.tensor, out: tl.tensor,
     num_sequences: tl.tensor, length: tl.tensor, stride: tl.tensor, sequences: tl.tensor,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
     PACKED: tl.constexpr, ROPE: tl.constexpr, SCALE: tl.constexpr,
@@ -283,6 +283,9 @@ def _backward_kernel(
         v = _load(x + 2 * D, row_R * (3 * D), valid_R, WIDTH)
         do = _load(grad + column, row_R * D, valid_R, WIDTH)
         p_RR, scale_R = _exponentiate(q, k, seen, SCALE)
+        if out is not None:
+            o = tl.dot(p_RR.to(v.dtype), v, input_precision="ieee") * scale_R[:, None]
+            _store(out + column, row_R * D, valid_R, o)
         p_RR = p_RR * scale_R[:, None]
         # dv before dp: the transposed probabilities then leave the registers first.
         dv = tl.dot(tl.trans(p_RR.to(v.dtype)), do, input_precision="ieee")
@@ -294,7 +297,3 @@ def _backward_kernel(
         _store(dx, row_R * (3 * D), valid_R, _rotate_back(dq, cos, sin, WIDTH, ROPE))
         _store(dx + D, row_R * (3 * D), valid_R, _rotate_back(dk, cos, sin, WIDTH, ROPE))
         _store(dx + 2 * D, row_R * (3 * D), valid_R, dv)
-
-
-# TRITON_INTERPRET=1 at import runs the kernels on the CPU, to check their arithmetic.
-_INTERPRETED = _HAS_TRITON and not isinstance(_forward_kernel, triton.runtime.JITFunction)

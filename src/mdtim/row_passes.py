@@ -1,0 +1,225 @@
+"""Passes over the rows of a block: norm, modulation, dropout, residual and GELU, on a GPU.
+
+Each reads and writes every row once, in a kernel of :mod:`mdtim.triton_rows`. Row tensors share
+one dtype and are contiguous; nothing here checks it. Sums over a window's rows come in float32
+parts.
+
+Shapes: B windows, N cells of a window (T * V), R = B * N rows, D width, F = mlp_ratio * D,
+C chunks of a window's rows, S slots of sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mdtim import triton_rows
+from mdtim.dropout import dropout_threshold
+from mdtim.triton_compiler import HAS_TRITON, on_device_of
+
+if HAS_TRITON:
+    import triton
+
+SHIFT_A, SCALE_A, GATE_A, SHIFT_M, SCALE_M, GATE_M, BIAS_DOWN = range(7)
+"""Slots of the sums over rows; the first six are also those of the modulation (B, 6, D). The two
+dropouts of a block are told apart by the slot of the gate behind them."""
+NUM_SUMS = 7
+
+# Elements that a program of four warps holds at a time, chosen by the registers of the code
+# compiled for compute capability 9.0 (no spills, four programs and more per multiprocessor):
+# one or two loads of 16 bytes per thread and tensor in half precision.
+_TILE = 2048
+_BACKWARD_TILE = 1024
+_PROGRAMS = 2048  # some two waves over the multiprocessors of a large GPU
+_GELU_ROWS = 128  # rows of a program of the GELU's backward pass
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How the rows of (R, D) tensors are divided among programs."""
+
+    num_windows: int
+    window_rows: int
+    """N."""
+    width: int
+    """D."""
+    dropout: float
+    """Probability that an element is dropped; 0 draws nothing."""
+    first_window: int = 0
+    """Of a part of a batch: dropout counts its rows from the first window of the batch."""
+
+    @property
+    def block(self) -> int:
+        """Columns of a tile, a power of two."""
+        return 1 << (self.width - 1).bit_length()
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of a program, all of one window: tiles to a power of two, so that few differ."""
+        tile = _TILE // self.block
+        tiles = min(self.num_windows * self.window_rows // _PROGRAMS, self.window_rows) // tile
+        return tile << (max(1, tiles).bit_length() - 1)
+
+    @property
+    def num_chunks(self) -> int:
+        """C."""
+        return max(1, -(-self.window_rows // self.chunk_rows))
+
+    def new_sums(self, like: Tensor) -> Tensor:
+        """Room for the parts of the sums, (B, C, S, D) float32."""
+        shape = (self.num_windows, self.num_chunks, NUM_SUMS, self.width)
+        return like.new_empty(shape, dtype=torch.float32)
+
+    def launch(self, kernel: Any, *arguments: Tensor | None, tile: int, **constants: int) -> None:
+        """Run a kernel with one program per chunk of a window, which it takes tile by tile."""
+        if self.num_windows * self.window_rows == 0:
+            return
+        some = next(argument for argument in arguments if argument is not None)
+        with on_device_of(some):
+            kernel[(self.num_windows * self.num_chunks,)](
+                *arguments,
+                self.window_rows,
+                self.first_window * self.window_rows % 2**31,
+                **constants,
+                D=self.width,
+                BLOCK=self.block,
+                ROWS=tile // self.block,
+                CHUNK=self.chunk_rows,
+                THRESHOLD=dropout_threshold(self.dropout),
+                KEPT=1 / (1 - self.dropout),
+                num_warps=4,
+            )
+
+
+def normalize(rows: Rows, h_RD: Tensor, modulation_B6D: Tensor) -> Tensor:
+    """LN(h) * (1 + scale) + shift: what attention reads."""
+    x_RD = torch.empty_like(h_RD)
+    tensors = (h_RD, None, modulation_B6D, None, None, x_RD)
+    rows.launch(triton_rows.forward_kernel, *tensors, tile=_TILE, GATE=-1, SHIFT=SHIFT_A)
+    return x_RD
+
+
+def add_and_normalize(
+    rows: Rows, h_RD: Tensor, y_RD: Tensor, modulation_B6D: Tensor, seed: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Add the gated attention, h + gate * dropout(y); also the sum normalized for the MLP."""
+    sum_RD, x_RD = torch.empty_like(h_RD), torch.empty_like(h_RD)
+    tensors = (h_RD, y_RD, modulation_B6D, seed, sum_RD, x_RD)
+    rows.launch(triton_rows.forward_kernel, *tensors, tile=_TILE, GATE=GATE_A, SHIFT=SHIFT_M)
+    return sum_RD, x_RD
+
+
+def add(
+    rows: Rows, h_RD: Tensor, y_RD: Tensor, modulation_B6D: Tensor, seed: Tensor | None, out: Tensor
+) -> None:
+    """Write h + gate * dropout(y) of the MLP into `out`, which may be h itself."""
+    tensors = (h_RD, y_RD, modulation_B6D, seed, out, None)
+    rows.launch(triton_rows.forward_kernel, *tensors, tile=_TILE, GATE=GATE_M, SHIFT=-1)
+
+
+def add_backward(
+    rows: Rows,
+    grad_RD: Tensor,
+    y_RD: Tensor,
+    modulation_B6D: Tensor,
+    seed: Tensor | None,
+    sums_BCSD: Tensor,
+) -> Tensor:
+    """Gradient of y in :func:`add`; sums for the gate and for the bias behind y."""
+    dy_RD = torch.empty_like(y_RD)
+    tensors = (grad_RD, y_RD, modulation_B6D, seed, dy_RD, sums_BCSD)
+    rows.launch(
+        triton_rows.add_backward_kernel, *tensors, tile=_BACKWARD_TILE, GATE=GATE_M, SUMS=NUM_SUMS
+    )
+    return dy_RD
+
+
+def add_and_normalize_backward(
+    rows: Rows,
+    dx_RD: Tensor,
+    grad_RD: Tensor,
+    h_RD: Tensor,
+    y_RD: Tensor,
+    modulation_B6D: Tensor,
+    seed: Tensor | None,
+    sums_BCSD: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of h and y in :func:`add_and_normalize`, and its x once more."""
+    dh_RD, dy_RD, x_RD = (torch.empty_like(h_RD) for _ in range(3))
+    tensors = (dx_RD, grad_RD, h_RD, y_RD, modulation_B6D, seed, dh_RD, dy_RD, x_RD, sums_BCSD)
+    rows.launch(
+        triton_rows.normalize_backward_kernel,
+        *tensors,
+        tile=_BACKWARD_TILE,
+        GATE=GATE_A,
+        SHIFT=SHIFT_M,
+        SUMS=NUM_SUMS,
+    )
+    return dh_RD, dy_RD, x_RD
+
+
+def normalize_backward(
+    rows: Rows,
+    dx_RD: Tensor,
+    grad_RD: Tensor,
+    h_RD: Tensor,
+    modulation_B6D: Tensor,
+    sums_BCSD: Tensor,
+    dh_RD: Tensor,
+) -> Tensor:
+    """Write the gradient of h in :func:`normalize`, plus that past it, into `dh_RD`; return x."""
+    x_RD = torch.empty_like(h_RD)
+    tensors = (dx_RD, grad_RD, h_RD, None, modulation_B6D, None, dh_RD, None, x_RD, sums_BCSD)
+    rows.launch(
+        triton_rows.normalize_backward_kernel,
+        *tensors,
+        tile=_BACKWARD_TILE,
+        GATE=-1,
+        SHIFT=SHIFT_A,
+        SUMS=NUM_SUMS,
+    )
+    return x_RD
+
+
+def gelu(pre_RF: Tensor) -> Tensor:
+    """GELU in its tanh form."""
+    act_RF = torch.empty_like(pre_RF)
+    if len(pre_RF):
+        grid = (triton.cdiv(pre_RF.numel(), 2 * _TILE),)
+        sizes = {"F": pre_RF.shape[1], "BLOCK": 2 * _TILE}
+        with on_device_of(pre_RF):
+            triton_rows.gelu_kernel[grid](pre_RF, act_RF, len(pre_RF), **sizes, num_warps=4)
+    return act_RF
+
+
+def gelu_backward_(dact_RF: Tensor, pre_RF: Tensor) -> tuple[Tensor, Tensor]:
+    """Turn the gradient of GELU's output into that of its input, in place.
+
+    Returns
+    -------
+    act_RF : GELU's output once more
+    sum_F : float32, the sum of the new gradient over the rows
+    """
+    num_rows, width = pre_RF.shape
+    act_RF = torch.empty_like(pre_RF)
+    num_chunks = -(-num_rows // _GELU_ROWS)
+    sums_CF = pre_RF.new_empty((num_chunks, width), dtype=torch.float32)
+    block = min(256, int(triton.next_power_of_2(width)))
+    if num_rows:
+        with on_device_of(pre_RF):
+            triton_rows.gelu_backward_kernel[(num_chunks, triton.cdiv(width, block))](
+                dact_RF,
+                pre_RF,
+                act_RF,
+                sums_CF,
+                num_rows,
+                F=width,
+                BLOCK=block,
+                ROWS=_TILE // block,
+                CHUNK=_GELU_ROWS,
+                num_warps=4,
+            )
+    return act_RF, sums_CF.sum(0)
