@@ -12,6 +12,8 @@ from mdtim.cli import app
 ROOT = Path(mdtim.__file__).parent
 MODULES = sorted(path for path in ROOT.rglob("*.py"))
 
+PACKAGES = ("report", "bench", "benchmark", "pretraining")
+
 # A module imports only from lower tiers, or from its own tier.
 TIERS = [
     {"panel", "config", "windows", "missingness", "metrics", "scaling", "autowindow"},
@@ -23,7 +25,7 @@ TIERS = [
         *("guesses", "tokenizer", "masks", "layers", "network", "diffusion"),
     },
     {"series", "relations", "checkpoint", "inference", "training"},
-    {"fitting", "progress", "model", "imputation", "imputer"},
+    {"fitting", "progress", "model", "imputation", "imputer", "pretraining"},
     {"report", "datasets", "messages", "evaluation", "demo", "bench"},
     {"benchmark"},
     {"cli", "__main__"},
@@ -34,7 +36,7 @@ LAZY = {("imputation", "report"), ("inspection", "checkpoint"), ("cli", "benchma
 
 def name_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
-    if parts[0] in ("report", "bench", "benchmark"):
+    if parts[0] in PACKAGES:
         return parts[0]
     return ".".join(part for part in parts if part != "__init__") or "__init__"
 
@@ -49,11 +51,7 @@ def imports_of(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("mdtim"):
             rest = node.module.removeprefix("mdtim").lstrip(".")
             if rest:
-                found.add(
-                    rest.split(".")[0]
-                    if rest.split(".")[0] in ("report", "bench", "benchmark")
-                    else rest
-                )
+                found.add(rest.split(".")[0] if rest.split(".")[0] in PACKAGES else rest)
             else:
                 found |= {alias.name for alias in node.names}
     return found

@@ -12,7 +12,7 @@ from mdtim.masks import MaskMix
 from mdtim.missingness import uniform
 from mdtim.network import FactorizedDiT
 from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.training import MovingAverage, Progress, Trainer, TrainingData, validation_mae
+from mdtim.training import MovingAverage, Progress, Trainer, TrainingData
 from mdtim.windows import every_window
 
 CPU = torch.device("cpu")
@@ -29,6 +29,7 @@ def trainer(config: ModelConfig, seed: int = 0) -> Trainer:
         DeviceWindows.put(validation, CPU),
         torch.from_numpy(uniform((len(validation), 16, 2), 0.3, np.random.default_rng(0))),
         MaskMix.from_config(config.diffusion, torch.tensor([3.0, 5.0])),
+        config.training.batch_size,
     )
     torch.manual_seed(seed)
     network = FactorizedDiT(config.network, config.tokenizer, 2)
@@ -45,10 +46,10 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
 
 def test_training_learns() -> None:
     run = trainer(tiny_config(max_steps=200, validate_every=50, learning_rate=5e-3, dropout=0.0))
-    before = validation_mae(run._predictor(), run.data)
+    before = run.data.error(run._predictor())
     assert run.run() == "finished"
     assert run.progress.best_mae < 0.8 * before
-    assert validation_mae(run._predictor(), run.data) == pytest.approx(run.progress.best_mae)
+    assert run.data.error(run._predictor()) == pytest.approx(run.progress.best_mae)
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others() -> None:
@@ -116,7 +117,7 @@ def test_an_interrupted_run_keeps_the_best_so_far() -> None:
 
     assert run.run(on_step=stop) == "interrupted"
     assert run.progress.best_mae < np.inf
-    assert validation_mae(run._predictor(), run.data) == pytest.approx(run.progress.best_mae)
+    assert run.data.error(run._predictor()) == pytest.approx(run.progress.best_mae)
 
 
 def test_a_run_stops_when_time_is_up_or_nothing_improves() -> None:

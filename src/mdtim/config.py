@@ -215,11 +215,16 @@ class ModelConfig:
         return cls(**parts)
 
 
-PresetName = Literal["paper-small", "paper-large", "small", "base"]
+PresetName = Literal["paper-small", "paper-large", "small", "base", "zero-mini", "zero-base"]
 PRESETS: tuple[str, ...] = get_args(PresetName)
 
 _LARGE = {"width": 256, "num_heads": 16, "dropout": 0.2}
 _SMALL = {"width": 64, "num_heads": 4, "dropout": 0.3}
+# Deep rather than wide: what ties the variates together has to be found out layer by layer.
+_ZERO = {
+    "zero-mini": {"width": 96, "num_heads": 6, "num_layers": 5, "mlp_ratio": 3},
+    "zero-base": {"width": 192, "num_heads": 12, "num_layers": 6, "mlp_ratio": 4},
+}
 
 
 def preset(name: str) -> ModelConfig:
@@ -228,6 +233,8 @@ def preset(name: str) -> ModelConfig:
     `paper-small` and `paper-large` follow the paper: drawn tokens, ten draws, uniform masks,
     no level conditioning, constant learning rate after the warm-up. `small` and `base` have the
     same sizes and every change that docs/method.md describes, each an option of its own.
+    `zero-mini` and `zero-base` know no table: one embedding for all variates and no order among
+    them, so that weights trained on made-up tables read any other; their steps adapt those.
 
     Examples
     --------
@@ -238,6 +245,18 @@ def preset(name: str) -> ModelConfig:
     """
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
+    if name in _ZERO:
+        return ModelConfig().change(
+            **_ZERO[name],
+            dropout=0.0,
+            shared_embedding=True,
+            variate_rope=False,
+            max_steps=400,
+            learning_rate=5e-4,
+            warmup_steps=20,
+            ema_decay=0.98,
+            validate_every=50,
+        )
     size = _LARGE if name in ("paper-large", "base") else _SMALL
     if name.startswith("paper"):
         paper = ModelConfig().change(

@@ -121,6 +121,7 @@ def fit_network(
             torch.from_numpy(lengths).float().to(device) if len(lengths) else None,
             _joint_share(observed),
         ),
+        config.training.batch_size,
     )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # initial weights are drawn on the CPU

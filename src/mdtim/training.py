@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from mdtim.checkpoint import load_folder, save_folder
 from mdtim.config import ModelConfig
 from mdtim.diffusion import mask_rate, masked_loss, stratified_times, tokenize
 from mdtim.distribution import BinDistribution
+from mdtim.guesses import Relations
 from mdtim.inference import Predictor
 from mdtim.masks import MaskMix
 from mdtim.network import FactorizedDiT
@@ -31,8 +32,39 @@ from mdtim.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, eq=False)
+class Lesson:
+    """Windows of one step, and what is hidden in them."""
+
+    values_BTV: Tensor
+    """float32, standardized, 0 where not observed."""
+    observed_BTV: Tensor
+    hidden_BTV: Tensor
+    time_B: Tensor
+    """Diffusion time: about the share that is hidden."""
+    relations: Relations | None
+    """Of the windows' table, or one per window; None where the network has no use for them."""
+
+
+class Source(Protocol):
+    """Where lessons come from, and how good a network has become."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the windows lie."""
+        ...
+
+    def draw(self, step: int, network: FactorizedDiT, generator: torch.Generator) -> Lesson:
+        """The lesson of a step."""
+        ...
+
+    def error(self, predictor: Predictor) -> float:
+        """Mean absolute error over hidden cells of windows that are never drawn."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
 class TrainingData:
-    """What a network is trained and validated on."""
+    """One table to train and validate on: a :class:`Source`."""
 
     series: DeviceSeries
     training: DeviceWindows
@@ -40,6 +72,31 @@ class TrainingData:
     hidden_WTV: Tensor
     """bool, on the device: the observed cells of each validation window that are hidden from it."""
     masks: MaskMix
+    batch_size: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where the windows lie."""
+        return self.series.values_NV.device
+
+    def draw(self, step: int, network: FactorizedDiT, generator: torch.Generator) -> Lesson:
+        """Random training windows, each hidden at its own rate."""
+        windows, size = self.training, self.batch_size
+        chosen = torch.randint(len(windows), (size,), generator=generator, device=self.device)
+        batch = self.series.gather(windows.starts[chosen], windows.ends[chosen], windows.length)
+        time_B = stratified_times(size, generator)
+        shape = (size, windows.length, batch.values_BTV.shape[2])
+        hidden_BTV = self.masks.draw(mask_rate(time_B), shape, generator)
+        return Lesson(batch.values_BTV, batch.observed_BTV, hidden_BTV, time_B, network.relations)
+
+    def error(self, predictor: Predictor) -> float:
+        """Mean absolute error over the hidden validation cells, in standardized units."""
+        total = torch.zeros((), dtype=torch.float64, device=predictor.device)
+        count = 0
+        for cells in validation_cells(predictor, self):
+            total += (predictor.stacked(cells.said).mean() - cells.truth).abs().sum()
+            count += len(cells.truth)
+        return float(total / max(count, 1))
 
 
 @dataclass(frozen=True)
@@ -100,7 +157,7 @@ class Trainer:
     network : FactorizedDiT
         On the device of the data; ends with the best averaged weights.
     config : ModelConfig
-    data : TrainingData
+    data : Source
     seed : int
     compile_step : bool
         Let PyTorch compile the loss (worth it on a GPU).
@@ -110,7 +167,7 @@ class Trainer:
         self,
         network: FactorizedDiT,
         config: ModelConfig,
-        data: TrainingData,
+        data: Source,
         seed: int,
         *,
         compile_step: bool = False,
@@ -119,7 +176,7 @@ class Trainer:
         self.config = config
         self.data = data
         self.seed = seed
-        self.device = data.series.values_NV.device
+        self.device = data.device
         self.tokenizer = Tokenizer(config.tokenizer)
         self.average = MovingAverage(network, config.training.ema_decay)
         self.best = [parameter.clone() for parameter in self.average.average]
@@ -216,16 +273,10 @@ class Trainer:
         seed = self.seed * 1_000_003 + self.progress.step
         generator = torch.Generator(self.device).manual_seed(seed)
         torch.manual_seed(seed)  # dropout knows only the default generator
-        windows, size = self.data.training, self.config.training.batch_size
-        chosen = torch.randint(len(windows), (size,), generator=generator, device=self.device)
-        batch = self.data.series.gather(
-            windows.starts[chosen], windows.ends[chosen], windows.length
-        )
-        shape = (size, windows.length, batch.values_BTV.shape[2])
-        time_B = stratified_times(size, generator)
-        hidden = self.data.masks.draw(mask_rate(time_B), shape, generator)
+        lesson = self.data.draw(self.progress.step, self.network, generator)
         noise: list[Tensor | None] = [None, None]
         if self.config.draws_tokens:
+            shape = lesson.values_BTV.shape
             noise = [
                 torch.rand(shape, generator=generator, device=self.device) - 0.5 for _ in range(2)
             ]
@@ -233,11 +284,11 @@ class Trainer:
             group["lr"] = self.learning_rate(share)
         tokens, scale = self.tokenize(
             self.tokenizer,
-            batch.values_BTV,
-            batch.observed_BTV & ~hidden,
+            lesson.values_BTV,
+            lesson.observed_BTV & ~lesson.hidden_BTV,
             prior=self.config.network.prior,
-            relations=self.network.relations,
-            time_B=None if self.config.diffusion.matched_time else time_B,
+            relations=lesson.relations,
+            time_B=None if self.config.diffusion.matched_time else lesson.time_B,
             noise_BTV=noise[0],
         )
         with precision(self.device):
@@ -247,10 +298,10 @@ class Trainer:
                 self.config.diffusion,
                 tokens=tokens,
                 scale=scale,
-                values_BTV=batch.values_BTV,
-                observed_BTV=batch.observed_BTV,
-                hidden_BTV=hidden,
-                time_B=time_B,
+                values_BTV=lesson.values_BTV,
+                observed_BTV=lesson.observed_BTV,
+                hidden_BTV=lesson.hidden_BTV,
+                time_B=lesson.time_B,
                 target_noise_BTV=noise[1],
             )
         self.optimizer.zero_grad(set_to_none=True)
@@ -264,7 +315,7 @@ class Trainer:
 
     def _validate(self, loss: float) -> None:
         with self.average.applied():
-            error = validation_mae(self._predictor(), self.data)
+            error = self.data.error(self._predictor())
         progress = self.progress
         rate = self.optimizer.param_groups[0]["lr"]
         progress.history.append(Record(progress.step, loss, error, rate, progress.seconds))
@@ -360,16 +411,6 @@ def validation_cells(
         scored = data.hidden_WTV[part] & batch.observed_BTV
         said, share = predictor.cells(batch, batch.observed_BTV & ~scored, scored)
         yield ValidationCells(batch.values_BTV[scored].double(), said, share)
-
-
-def validation_mae(predictor: Predictor, data: TrainingData) -> float:
-    """Mean absolute error over the hidden validation cells, in standardized units."""
-    total = torch.zeros((), dtype=torch.float64, device=predictor.device)
-    count = 0
-    for cells in validation_cells(predictor, data):
-        total += (predictor.stacked(cells.said).mean() - cells.truth).abs().sum()
-        count += len(cells.truth)
-    return float(total / max(count, 1))
 
 
 MAX_CALIBRATION_CELLS = 100_000

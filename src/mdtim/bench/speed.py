@@ -111,7 +111,8 @@ def make_trainer(
     network = FactorizedDiT(config.network, config.tokenizer, variates).to(device)
     use_attention(network, "sdpa" if variant == "sdpa" else "auto")
     hidden = torch.zeros((len(windows), window, variates), dtype=torch.bool, device=device)
-    data = TrainingData(series, windows, windows, hidden, MaskMix.from_config(config.diffusion))
+    masks = MaskMix.from_config(config.diffusion)
+    data = TrainingData(series, windows, windows, hidden, masks, config.training.batch_size)
     return Trainer(network.train(), config, data, 0, compile_step=variant != "eager")
 
 

@@ -196,6 +196,7 @@ class TrainedModel:
             DeviceWindows.put(validation, self.device),
             torch.from_numpy(hidden).to(self.device),
             MaskMix.from_config(self.config.diffusion),
+            self.config.training.batch_size,
         )
 
     def _save(self) -> None:

@@ -1,0 +1,109 @@
+"""Lessons from made-up tables, for a network that should know none in particular."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from mdtim.diffusion import tokenize
+from mdtim.inference import Predictor
+from mdtim.network import FactorizedDiT
+from mdtim.pretraining.gaps import draw_gaps
+from mdtim.pretraining.pool import Pool, Shape
+from mdtim.runtime import precision
+from mdtim.training import Lesson
+
+SHAPES = (
+    Shape(256, 48, 8),
+    Shape(96, 128, 8),
+    Shape(64, 48, 32),
+    Shape(512, 64, 3),
+    Shape(24, 512, 8),
+    Shape(64, 96, 16),
+    Shape(48, 256, 8),
+    Shape(512, 192, 1),
+)
+"""In turn; about 100,000 cells each."""
+TABLES = 192
+RENEWED_EVERY = 24
+"""Turns of a shape after which its tables are replaced by new ones."""
+VALIDATION_SEED = 2**31
+LEAST_TIME = 0.02
+
+
+@dataclass(eq=False)
+class School:
+    """Made-up tables of several shapes: a :class:`mdtim.training.Source`.
+
+    Parameters
+    ----------
+    device : where tables are made and windows lie
+    seed : of the tables; the gaps are drawn by the trainer's generator
+    shapes : of the windows, in turn
+    """
+
+    device: torch.device
+    seed: int
+    shapes: tuple[Shape, ...] = SHAPES
+    tables: int = TABLES
+    _pools: dict[Shape, tuple[int, Pool]] = field(default_factory=dict, init=False)
+
+    def draw(self, step: int, network: FactorizedDiT, generator: torch.Generator) -> Lesson:
+        """Windows of the step's shape with gaps of every kind."""
+        turn, place = divmod(step, len(self.shapes))
+        shape = self.shapes[place]
+        edition = turn // RENEWED_EVERY
+        kept = self._pools.get(shape)
+        if kept is None or kept[0] != edition:
+            key = (self.seed * 1_000_003 + edition) * len(self.shapes) + place
+            kept = (edition, Pool.draw(key, self.tables, shape, self.device))
+            self._pools[shape] = kept
+        return _lesson(kept[1], shape, generator)
+
+    @torch.no_grad()
+    def error(self, predictor: Predictor) -> float:
+        """Mean over the shapes of the error relative to that of linear interpolation."""
+        ratios = self.ratios(predictor)
+        return sum(ratios.values()) / len(ratios)
+
+    @torch.no_grad()
+    def ratios(self, predictor: Predictor) -> dict[Shape, float]:
+        """Error over hidden cells relative to linear interpolation, for each shape."""
+        ratios = {}
+        for place, shape in enumerate(self.shapes):
+            pool = Pool.draw(VALIDATION_SEED + place, 32, shape, self.device)
+            generator = torch.Generator(self.device).manual_seed(VALIDATION_SEED + place)
+            lesson = _lesson(pool, shape, generator)
+            error, straight = _errors(predictor, lesson)
+            ratios[shape] = float(error / straight)
+        return ratios
+
+
+def _lesson(pool: Pool, shape: Shape, generator: torch.Generator) -> Lesson:
+    values, relations = pool.windows(shape, generator)
+    hidden = draw_gaps(values, generator)
+    time = hidden.float().mean((1, 2)).clamp(LEAST_TIME, 1.0)
+    return Lesson(values, torch.ones_like(hidden), hidden, time, relations)
+
+
+def _errors(predictor: Predictor, lesson: Lesson) -> tuple[Tensor, Tensor]:
+    """Mean absolute errors of the network and of the line, in standardized units."""
+    network = predictor.network
+    tokens, scale = tokenize(
+        predictor.tokenizer,
+        lesson.values_BTV,
+        ~lesson.hidden_BTV,
+        prior=network.config.prior,
+        relations=lesson.relations,
+    )
+    with precision(predictor.device):
+        logits = network(tokens)
+    x = logits.float().softmax(-1) @ network.centers
+    truth = scale.normalize(lesson.values_BTV)
+    assert tokens.guesses is not None
+    line = tokens.guesses.values_BTVG[..., 0]
+    weight = lesson.hidden_BTV * scale.half_B1V
+    error, straight = (((one - truth).abs() * weight).sum() for one in (x, line))
+    return error, straight
