@@ -4,37 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from gpu_cases import needs_cuda, poisoned, relative_error, run_python
 from mdtim import kernels
 from mdtim.kernels import axis_attention, reference_attention, sdpa_attention
 
 AXES: list[Any] = ["time", "variate"]
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-def run_python(script: str, **environment: str) -> str:
-    """Run a script in a fresh interpreter that finds the package where this one found it."""
-    package = str(Path(kernels.__file__).parents[1])
-    path = os.pathsep.join([package, os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": path, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def attention_by_loops(qkv: Tensor, num_heads: int, axis: str, rope: bool) -> Tensor:
@@ -63,10 +44,6 @@ def attention_by_loops(qkv: Tensor, num_heads: int, axis: str, rope: bool) -> Te
     if axis == "time":
         return out.permute(0, 3, 1, 2, 4).reshape(B, T, V, E // 3)
     return out.permute(0, 1, 3, 2, 4).reshape(B, T, V, E // 3)
-
-
-def relative_error(value: Tensor, truth: Tensor) -> float:
-    return ((value.double() - truth).norm() / truth.norm()).item()
 
 
 def errors(
@@ -212,15 +189,8 @@ def test_the_package_works_without_triton() -> None:
 INTERPRETED = """
 import json
 import torch
+from gpu_cases import poisoned, relative_error as error
 from mdtim import kernels, triton_attention
-
-# Poison what the operators allocate: a position that no program writes shows as NaN.
-new_empty, empty_like = torch.Tensor.new_empty, torch.empty_like
-torch.Tensor.new_empty = lambda self, *a, **k: new_empty(self, *a, **k).fill_(float("nan"))
-torch.empty_like = lambda *a, **k: empty_like(*a, **k).fill_(float("nan"))
-
-def error(value, truth):
-    return ((value.double() - truth).norm() / truth.norm()).item()
 
 cases = [  # B, T, V, H, d, axis, rope, dtype
     (1, 1, 1, 1, 16, "time", True, "float32"),
@@ -243,8 +213,9 @@ for B, T, V, H, d, axis, rope, dtype in cases:
     dtype = getattr(torch, dtype)
     qkv = torch.randn(B, T, V, 3 * H * d).to(dtype).requires_grad_()
     grad = torch.randn(B, T, V, H * d).to(dtype)
-    out = kernels.axis_attention(qkv, H, axis, rope=rope, implementation="triton")
-    (dqkv,) = torch.autograd.grad(out, qkv, grad)
+    with poisoned():
+        out = kernels.axis_attention(qkv, H, axis, rope=rope, implementation="triton")
+        (dqkv,) = torch.autograd.grad(out, qkv, grad)
     exact = qkv.detach().double().requires_grad_()
     truth = kernels.reference_attention(exact, H, axis, rope=rope)
     (dexact,) = torch.autograd.grad(truth, exact, grad.double())
@@ -255,7 +226,6 @@ for B, T, V, H, d, axis, rope, dtype in cases:
         grad=error(dqkv, dexact),
     ))
 
-torch.Tensor.new_empty, torch.empty_like = new_empty, empty_like
 qkv = torch.randn(2, 3, 4, 96).transpose(1, 2).requires_grad_()  # strided as no program expects
 table = kernels._make_rope_table(3, 16, qkv.device, torch.float32)
 torch.library.opcheck(triton_attention._triton_attention, (qkv, table, 2, False))
@@ -316,17 +286,11 @@ def test_a_gpu_agrees_with_the_definition_at_any_size(longest: int, dtype: torch
 @pytest.mark.gpu
 @needs_cuda
 @pytest.mark.parametrize("axis", AXES)
-def test_a_gpu_writes_every_position(axis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    new_empty, empty_like = Tensor.new_empty, torch.empty_like
-    monkeypatch.setattr(
-        Tensor, "new_empty", lambda self, *a, **k: new_empty(self, *a, **k).fill_(float("nan"))
-    )
-    monkeypatch.setattr(
-        torch, "empty_like", lambda *a, **k: empty_like(*a, **k).fill_(float("nan"))
-    )
+def test_a_gpu_writes_every_position(axis: Any) -> None:
     for steps, variates in [(48, 7), (5, 3), (17, 33), (100, 2)]:
         qkv = torch.randn(5, steps, variates, 3 * 4 * 16, device="cuda").bfloat16()
-        assert max(errors(qkv, 4, axis, True, implementation="triton")) <= 1e-2
+        with poisoned():
+            assert max(errors(qkv, 4, axis, True, implementation="triton")) <= 1e-2
 
 
 @pytest.mark.gpu

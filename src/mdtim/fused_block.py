@@ -109,9 +109,9 @@ class _Block:
         return Rows(num_windows, num_steps * num_variates, width, self.dropout, first_window)
 
     def attend(self, qkv_RE: Tensor, h_BTVD: Tensor) -> Tensor:
-        qkv_BTVE = qkv_RE.view(*h_BTVD.shape[:3], -1)
+        qkv_BTVE = qkv_RE.view(*h_BTVD.shape[:3], qkv_RE.shape[1])
         out_BTVD = attend(qkv_BTVE, self.table_Ld, self.num_heads, self.over_time)
-        return out_BTVD.view(len(qkv_RE), -1)
+        return out_BTVD.view(-1, h_BTVD.shape[-1])
 
 
 @torch.library.custom_op(
@@ -248,7 +248,7 @@ def _backward_of_windows(
     attended_RD = torch.empty_like(h_RD)
     dqkv_BTVE = attend_backward(
         (dy_RD @ weights.out).view(shape),
-        qkv_RE.view(*shape[:3], -1),
+        qkv_RE.view(*shape[:3], qkv_RE.shape[1]),
         block.table_Ld,
         attended_RD,
         block.num_heads,
