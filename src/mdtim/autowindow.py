@@ -8,6 +8,8 @@ from mdtim.panel import FloatArray, Panel, gap_lengths
 
 USUAL, LARGEST = 48, 192
 """Steps. Beyond the largest, training takes longer than the extra context is worth."""
+LONG_USUAL, LONG_LARGEST = 128, 512
+"""The same for a network that is already trained: all it knows of a table is what it sees."""
 
 
 def season_length(panel: Panel, limit: int = LARGEST) -> int | None:
@@ -52,11 +54,12 @@ def _autocorrelation(values: FloatArray, limit: int) -> FloatArray | None:
     return np.asarray(covariance / covariance[0])
 
 
-def choose_window(panel: Panel) -> int:
+def choose_window(panel: Panel, *, long: bool = False) -> int:
     """Steps per window for this panel.
 
     Two seasons and three times a long gap (its 90th percentile), between 48 and 192 steps, and no
-    longer than the longest series.
+    longer than the longest series. A long window has four seasons and four times a long gap,
+    between 128 and 512 steps.
 
     Examples
     --------
@@ -66,12 +69,12 @@ def choose_window(panel: Panel) -> int:
     >>> choose_window(Panel(day[:30], np.array([0, 30]), ("x",)))
     30
     """
-    wanted = USUAL
+    wanted, largest, spans = (LONG_USUAL, LONG_LARGEST, 4) if long else (USUAL, LARGEST, 2)
     season = season_length(panel)
     if season is not None:
-        wanted = max(wanted, 2 * season)
+        wanted = max(wanted, spans * season)
     _, _, lengths = gap_lengths(panel.observed, panel.offsets)
     if len(lengths):
-        wanted = max(wanted, 3 * int(np.quantile(lengths, 0.9)))
-    wanted = min(8 * -(-wanted // 8), LARGEST)
+        wanted = max(wanted, (4 if long else 3) * int(np.quantile(lengths, 0.9)))
+    wanted = min(8 * -(-wanted // 8), largest)
     return max(1, min(wanted, int(panel.lengths.max())))

@@ -27,7 +27,9 @@ from mdtim.windows import WindowIndex, covering_windows, hold_out
 
 VALIDATION_RATE = 0.2
 """Share of the observed validation cells that are hidden to be predicted."""
-MAX_VALIDATION_WINDOWS = 256
+MIN_VALIDATION_WINDOWS, MAX_VALIDATION_WINDOWS = 16, 256
+MAX_VALIDATION_CELLS = 150_000
+"""Enough to tell better from worse; more would only cost time."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ def fit_network(
     checkpoint: Path | None,
     checkpoint_every: int,
     on_step: Callable[[Progress, float], None] | None,
+    pretrained: FactorizedDiT | None = None,
 ) -> tuple[FactorizedDiT, Corrections, FitReport]:
     """Train on the panel's windows, hold some out, calibrate on them.
 
@@ -95,13 +98,16 @@ def fit_network(
     ----------
     panel : Panel of the varying variates
     standardized : (N, V) float32, its values, NaN where missing
+    pretrained : a network to start from, on the device; training never makes it worse
     """
     generator = np.random.default_rng(seed)
     observed = panel.observed
     _, _, lengths = gap_lengths(observed, panel.offsets)
     training, validation = hold_out(panel.offsets, window, validation_share, generator)
-    if len(validation) > MAX_VALIDATION_WINDOWS:
-        chosen = generator.permutation(len(validation))[:MAX_VALIDATION_WINDOWS]
+    limit = MAX_VALIDATION_CELLS // (window * len(panel.variates))
+    limit = max(MIN_VALIDATION_WINDOWS, min(limit, MAX_VALIDATION_WINDOWS))
+    if len(validation) > limit:
+        chosen = generator.permutation(len(validation))[:limit]
         validation = validation.take(np.sort(chosen))
     hidden_NV = points_and_runs(observed, panel.offsets, VALIDATION_RATE, generator, lengths)
     hidden_NV &= _inner_rows(validation, panel.offsets)[:, None]
@@ -123,9 +129,9 @@ def fit_network(
         ),
         config.training.batch_size,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # initial weights are drawn on the CPU
-        network = FactorizedDiT(config.network, config.tokenizer, len(panel.variates)).to(device)
+    network = pretrained
+    if network is None:
+        network = new_network(config, len(panel.variates), seed).to(device)
     if config.network.prior == "relations":
         known = DeviceSeries.put(shown.astype(np.float32), device)
         network.learn_relations(read_relations(known, covering_windows(panel.offsets, window)))
@@ -137,6 +143,7 @@ def fit_network(
         on_step=on_step,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,
+        validate_first=pretrained is not None,
     )
     progress = trainer.progress
     corrections, scores = _correct(Predictor(network, config, seed), data, stack, calibrate)
@@ -151,6 +158,13 @@ def fit_network(
         held_out=len(validation) > 0 and not _overlaps(training, validation),
     )
     return network, corrections, report
+
+
+def new_network(config: ModelConfig, num_variates: int, seed: int) -> FactorizedDiT:
+    """An untrained network; its weights are drawn on the CPU, so that they are alike anywhere."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return FactorizedDiT(config.network, config.tokenizer, num_variates)
 
 
 def _correct(

@@ -19,6 +19,7 @@ from mdtim.fitting import Corrections, FitReport, fit_network
 from mdtim.imputation import Imputation
 from mdtim.model import FittedModel, ImputationWarning
 from mdtim.panel import Panel
+from mdtim.pretrained import is_pretrained, load_pretrained
 from mdtim.progress import show_fit, training_progress
 from mdtim.runtime import resolve_device
 from mdtim.scaling import Standardizer
@@ -110,6 +111,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         batch_size: int | None = None,
         max_minutes: float | None = None,
         num_draws: int | None = None,
+        adapt: bool = False,
         stack: bool = True,
         calibrate: bool = True,
         validation_share: float = 0.1,
@@ -130,6 +132,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         self.batch_size = batch_size
         self.max_minutes = max_minutes
         self.num_draws = num_draws
+        self.adapt = adapt
         self.stack = stack
         self.calibrate = calibrate
         self.validation_share = validation_share
@@ -145,24 +148,38 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
 
     # -- learning ---------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, from_: str | None = None) -> Self:
         """Learn from a table; its own gaps are never taken for values.
 
         Parameters
         ----------
         X : DataFrame (pandas, polars) or array, (steps, variates) or (windows, steps, variates)
         y : ignored
+        from_ : "pretrained" trains the pretrained network further on this table, as `adapt` does
         """
-        return self.fit_panel(self.read_table(X, reset=True).panel)
+        if from_ not in (None, "pretrained"):
+            raise ValueError(f'from_ must be "pretrained" or None, got {from_!r}')
+        adapt = self.adapt or from_ is not None
+        return self.fit_panel(self.read_table(X, reset=True).panel, adapt=adapt)
 
-    def fit_panel(self, panel: Panel) -> Self:
+    def fit_panel(self, panel: Panel, *, adapt: bool | None = None) -> Self:
         """Learn from a panel: the second half of :meth:`fit`, after :meth:`read_table`."""
+        adapt = self.adapt if adapt is None else adapt
         device = resolve_device(self.device)
         standardizer = Standardizer.fit(panel.values)
         self._warn_unseen(panel, standardizer.seen)
         modelled = np.flatnonzero(standardizer.varies)
-        window = self._resolve_window(panel)
-        config = self._resolve_config(device, window, max(len(modelled), 1))
+        name = self._resolve_preset(device)
+        if adapt and not is_pretrained(name):
+            raise ValueError(
+                f"adapting starts from a pretrained network, but the preset is {name!r}; "
+                "use preset='auto', or adapt=False to train from nothing"
+            )
+        window = self._resolve_window(panel, long=is_pretrained(name))
+        config = self._resolve_config(name, device, window, max(len(modelled), 1), adapt)
+        pretrained = None
+        if is_pretrained(name) and len(modelled):
+            pretrained = load_pretrained(str(name), len(modelled), device)
         network, corrections, report = None, Corrections(), FitReport.nothing_to_learn()
         if len(modelled):
             with training_progress(self.progress) as on_step:
@@ -180,6 +197,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
                     checkpoint=None if self.checkpoint is None else Path(self.checkpoint),
                     checkpoint_every=self.checkpoint_every,
                     on_step=on_step,
+                    pretrained=pretrained,
                 )
         self.model_ = FittedModel(
             config,
@@ -235,23 +253,34 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             )
         return table
 
-    def _resolve_window(self, panel: Panel) -> int:
+    def _resolve_window(self, panel: Panel, *, long: bool) -> int:
         if self.window == "auto":
-            return choose_window(panel)
+            return choose_window(panel, long=long)
         if isinstance(self.window, str) or int(self.window) != self.window or self.window < 1:
             raise ValueError(f'window must be "auto" or a positive whole number: {self.window!r}')
         return int(self.window)
 
-    def _resolve_config(self, device: torch.device, window: int, num_variates: int) -> ModelConfig:
-        name = self.preset
-        if name == "auto":
-            name = "base" if device.type == "cuda" else "small"
+    def _resolve_preset(self, device: torch.device) -> str | ModelConfig:
+        if self.preset == "auto":
+            return "zero-base" if device.type == "cuda" else "zero-mini"
+        return self.preset
+
+    def _resolve_config(
+        self,
+        name: str | ModelConfig,
+        device: torch.device,
+        window: int,
+        num_variates: int,
+        adapt: bool,
+    ) -> ModelConfig:
         config = name if isinstance(name, ModelConfig) else preset(name)
         changes = {
             key: value
             for key in ("max_steps", "batch_size", "num_draws")
             if (value := getattr(self, key)) is not None
         }
+        if is_pretrained(name) and not adapt:
+            changes["max_steps"] = 0
         if "batch_size" not in changes and device.type == "cpu":
             # Many small steps learn faster than few large ones; about 6,000 cells a step.
             size = 6_000 // (window * num_variates)

@@ -197,6 +197,7 @@ class Trainer:
         on_step: Callable[[Progress, float], None] | None = None,
         checkpoint: Path | None = None,
         checkpoint_every: int = 500,
+        validate_first: bool = False,
     ) -> str:
         """Train until done and leave the best weights in the network.
 
@@ -204,6 +205,7 @@ class Trainer:
         ----------
         max_seconds : time limit of the whole run, resumed parts included
         on_step : called after every step with the progress and the share of the run that is done
+        validate_first : let the weights it starts from compete: the run never ends with worse
         checkpoint : folder to save to every `checkpoint_every` steps, and when the run is cut short
 
         Returns
@@ -215,6 +217,8 @@ class Trainer:
         running = torch.zeros((), device=self.device)
         since = 0
         reason = "finished"
+        if validate_first and self.progress.step == 0:
+            self._validate(math.nan)
         self.network.train()
         with torch.random.fork_rng(devices=self._cuda_devices()):
             try:
@@ -255,7 +259,7 @@ class Trainer:
 
     def _share_done(self, max_seconds: float | None) -> float:
         """Share of the run that is behind us, by steps or by the clock, whichever is further."""
-        by_steps = self.progress.step / self.config.training.max_steps
+        by_steps = self.progress.step / max(self.config.training.max_steps, 1)
         return max(by_steps, self.progress.seconds / max_seconds) if max_seconds else by_steps
 
     def learning_rate(self, share: float) -> float:
