@@ -104,6 +104,9 @@ class Trainer:
     seed : int
     compile_step : bool
         Let PyTorch compile the loss (worth it on a GPU).
+    cuda_graphs : bool
+        Replay the compiled loss and its gradient as CUDA graphs, where there is a GPU: the host
+        then starts two graphs a step instead of hundreds of kernels.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class Trainer:
         seed: int,
         *,
         compile_step: bool = False,
+        cuda_graphs: bool = True,
     ) -> None:
         self.network = network
         self.config = config
@@ -130,7 +134,10 @@ class Trainer:
             fused=True,
         )
         self.progress = Progress()
-        self.loss = torch.compile(masked_loss) if compile_step else masked_loss
+        self.loss = masked_loss
+        self.replays = compile_step and cuda_graphs and self.device.type == "cuda"
+        if compile_step:
+            self.loss = torch.compile(masked_loss, options={"triton.cudagraphs": self.replays})
 
     def run(
         self,
@@ -230,6 +237,10 @@ class Trainer:
             ]
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(share)
+        # A replay writes where the one before it wrote: let go of the old gradients first.
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.replays:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         with precision(self.device):
             loss = self.loss(
                 self.network,
@@ -242,14 +253,13 @@ class Trainer:
                 input_noise_BTV=noise[0],
                 target_noise_BTV=noise[1],
             )
-        self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(
             self.network.parameters(), self.config.training.clip_norm, foreach=True
         )
         self.optimizer.step()
         self.average.update(self.progress.step)
-        return loss.detach()
+        return loss.detach().clone()  # the next replay writes over the loss itself
 
     def _validate(self, loss: float) -> None:
         with self.average.applied():
