@@ -9,7 +9,8 @@ import torch
 from typer.testing import CliRunner
 
 from conftest import tiny_config
-from mdtim.bench import environment, speed, table
+from gpu_cases import needs_cuda
+from mdtim.bench import environment, kernels, speed, table
 from mdtim.cli import app
 
 
@@ -37,6 +38,39 @@ def test_training_and_imputing_are_measured() -> None:
         assert "torch" in row.versions
     assert fill.draws == 3
     assert json.dumps(asdict(step))
+
+
+def test_lengths_and_widths_are_swept_over_about_as_many_cells() -> None:
+    rows = list(speed.run_sweep(torch.device("cpu"), 1.0, (8, 32), (1, 2), num_cells=512))
+    assert [row.case for row in rows] == [
+        *("window length 8", "window length 32"),
+        *("variates 1", "variates 2"),
+    ]
+    for row in rows:
+        assert 256 < row.window * row.variates * row.batch <= 512
+
+
+def test_the_steps_of_a_block_do_its_arithmetic_three_times() -> None:
+    shape = kernels.BlockShape(2, 12, 3, width=32, num_heads=2)
+    steps = list(kernels.block_steps(shape, torch.device("cpu"), torch.float32))
+    linear = sum(step.flops for step in steps if not step.name.startswith("attention"))
+    assert linear == 3 * shape.num_rows * 2 * 32**2 * (4 + 2 * 4)
+    forward = sum(
+        step.flops
+        for step in steps
+        if step.name in ("attention over time", "attention over variates")
+    )
+    assert forward == shape.num_rows * 4 * 32 * (12 + 3)
+    assert all(step.traffic >= 2 for step in steps)
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_the_steps_of_a_block_are_measured_on_a_gpu() -> None:
+    shape, device = kernels.BlockShape(2, 12, 3, width=32, num_heads=2), torch.device("cuda")
+    rows = list(kernels.measure("case", shape, device, 4_000.0, 700.0))
+    assert all(row.microseconds > 0 for row in rows)
+    assert rows[-1].kernel == "layer of two blocks"
 
 
 def test_the_command_prints_and_keeps_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from conftest import tiny_config, waves
 from mdtim.inference import Predictor, fill_cells, sample_series, windows_to_fill
-from mdtim.network import FactorizedDiT
+from mdtim.network import FactorizedDiT, Tokens
+from mdtim.runtime import keyed_uniform
 from mdtim.series import DeviceSeries
 
 CPU = torch.device("cpu")
@@ -65,6 +66,36 @@ def test_the_answer_does_not_depend_on_the_batch_size(changes: dict[str, object]
         np.testing.assert_allclose(
             other.distribution.quantile(0.9), base.distribution.quantile(0.9), atol=2e-3
         )
+
+
+@pytest.mark.parametrize("room", [{"max_windows": 9}, {"compile_for": 9}, {"compile_for": 200}])
+def test_the_answer_does_not_depend_on_how_many_draws_come_together(
+    room: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda run, **_: run)
+    one = predictor(3, interpolated=False, num_draws=5)
+    batched = Predictor(one.network, one.config, **room)
+    sizes: list[int] = []
+    distribution = batched._distribution
+
+    def counted(tokens: Tokens) -> torch.Tensor:
+        sizes.append(len(tokens.sigma_B))
+        return distribution(tokens)
+
+    batched._distribution = counted
+    values = torch.from_numpy(waves(16, 3).astype(np.float32)).expand(4, -1, -1)
+    keys = torch.arange(values.numel()).view(values.shape)
+    visible = keyed_uniform(5, 0, keys) < 0.5
+    expected, scale = one.probs(values, visible, keys)
+    got, got_scale = batched.probs(values, visible, keys)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
+    assert torch.equal(got_scale.center_B1V, scale.center_B1V)
+    assert (
+        sizes
+        == {9: [8, 8, 4] if "max_windows" in room else [9, 9, 9], 200: [200]}[
+            next(iter(room.values()))
+        ]
+    )
 
 
 def test_means_alone_are_the_means_of_the_distributions() -> None:

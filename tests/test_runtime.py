@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mdtim.runtime import keyed_uniform, precision, resolve_device
+from gpu_cases import needs_cuda
+from mdtim.runtime import HostCopies, free_memory, keyed_uniform, precision, resolve_device
 
 
 def test_keyed_numbers_are_uniform_and_depend_on_seed_stream_and_key() -> None:
@@ -46,3 +47,38 @@ def test_a_device_that_is_not_there_is_refused() -> None:
         assert resolve_device("auto").type == "cpu"
         with pytest.raises(ValueError, match="sees no GPU"):
             resolve_device("cuda")
+
+
+def check_copies(device: torch.device) -> None:
+    copies = HostCopies(device)
+    batches = [torch.randn(1_000 * number, device=device) for number in range(5)]
+    for batch in batches:
+        result = batch * 2
+        copies.send(result, result.sum())
+        del result  # its memory may serve the next batch only after it was copied
+    arrived = copies.collect()
+    for (values, total), batch in zip(arrived, batches, strict=True):
+        assert values.device.type == "cpu"
+        torch.testing.assert_close(values, 2 * batch.cpu())
+        torch.testing.assert_close(total, (2 * batch).sum().cpu())
+
+
+def test_results_arrive_on_the_host_in_order() -> None:
+    check_copies(torch.device("cpu"))
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_results_arrive_from_a_gpu_in_order() -> None:
+    check_copies(torch.device("cuda"))
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_memory_that_pytorch_holds_unused_counts_as_free() -> None:
+    device = torch.device("cuda")
+    before = free_memory(device)
+    held = torch.empty(2**28, dtype=torch.uint8, device=device)
+    assert free_memory(device) <= before - 2**28
+    del held
+    assert free_memory(device) >= before - 2**24

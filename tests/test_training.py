@@ -8,11 +8,13 @@ import torch
 
 from conftest import tiny_config, waves
 from mdtim.config import ModelConfig
+from mdtim.lessons import TrainingData
 from mdtim.masks import MaskMix
 from mdtim.missingness import uniform
 from mdtim.network import FactorizedDiT
+from mdtim.optimization import MovingAverage
 from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.training import MovingAverage, Progress, Trainer, TrainingData
+from mdtim.training import Progress, Trainer
 from mdtim.windows import every_window
 
 CPU = torch.device("cpu")
@@ -147,7 +149,8 @@ def test_the_moving_average_is_applied_and_taken_back() -> None:
     with torch.no_grad():
         for parameter in run.network.parameters():
             parameter.add_(1.0)
-    average.update(1_000)
+    average.set_pace(1_000)
+    average.update()
     live = weights(run)
     with average.applied():
         inside = weights(run)

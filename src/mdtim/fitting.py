@@ -15,6 +15,7 @@ from mdtim.config import ModelConfig
 from mdtim.diffusion import label_blur
 from mdtim.distribution import Calibration
 from mdtim.inference import Predictor
+from mdtim.lessons import TrainingData, held_out_cells
 from mdtim.masks import MaskMix
 from mdtim.missingness import points_and_runs
 from mdtim.network import FactorizedDiT
@@ -22,7 +23,7 @@ from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, gap_lengths
 from mdtim.relations import read_relations
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.stacking import Stack
-from mdtim.training import Progress, Trainer, TrainingData, held_out_cells
+from mdtim.training import Progress, Trainer
 from mdtim.windows import WindowIndex, covering_windows, hold_out
 
 VALIDATION_RATE = 0.2

@@ -19,7 +19,7 @@ from mdtim.distribution import BinDistribution, Calibration, mix
 from mdtim.guesses import draw_line
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.panel import BoolArray, FloatArray, IntArray
-from mdtim.runtime import keyed_uniform, precision
+from mdtim.runtime import HostCopies, keyed_uniform, precision
 from mdtim.series import DeviceSeries, DeviceWindows, WindowBatch
 from mdtim.stacking import Stack, StackCells
 from mdtim.tokenizer import Tokenizer, WindowScale
@@ -46,9 +46,11 @@ class Predictor:
         Moves the distributions, and with them the filled values, towards linear interpolation.
     calibration : Calibration, optional
         Corrects the distributions; the filled values stay the expectations before it.
+    max_windows : int, optional
+        Draws of few windows are put into one batch, up to this many windows.
     compile_for : int, optional
         Let PyTorch compile the network for batches of this many windows; smaller ones are filled
-        up to it. Worth it for many windows on a GPU.
+        up to it, with further draws first. Worth it for many windows on a GPU.
     """
 
     def __init__(
@@ -59,12 +61,14 @@ class Predictor:
         *,
         stack: Stack | None = None,
         calibration: Calibration | None = None,
+        max_windows: int | None = None,
         compile_for: int | None = None,
     ) -> None:
         self.network = network
         self.config = config
         self.stack = stack
         self.calibration = calibration
+        self.max_windows = max_windows
         self.compile_for = compile_for
         self._distribution = (
             self._network_distribution
@@ -86,19 +90,41 @@ class Predictor:
         probs_BTVK : float32
         scale : WindowScale
         """
-        if self.compile_for is not None and len(values_BTV) < self.compile_for:
-            return self._padded_probs(values_BTV, visible_BTV, keys_BTV, self.compile_for)
+        num_draws, count = self.config.inference.num_draws, max(1, len(values_BTV))
+        together = max(1, (self.compile_for or self.max_windows or count) // count)
         total: Tensor | None = None
-        for draw in range(self.config.inference.num_draws):
+        scale: WindowScale | None = None
+        for begin in range(0, num_draws, together):
+            draws = range(begin, min(begin + together, num_draws))
             noise = None
             if self.config.draws_tokens:
-                noise = keyed_uniform(self.seed, draw, keys_BTV) - 0.5
-            tokens, scale = self._tokenize(values_BTV, visible_BTV, noise, None)
-            with precision(self.device):
-                one = self._distribution(tokens)
-            total = one if total is None else total + one
+                noise = torch.cat(
+                    [keyed_uniform(self.seed, draw, keys_BTV) - 0.5 for draw in draws]
+                )
+            values, visible = (x.repeat(len(draws), 1, 1) for x in (values_BTV, visible_BTV))
+            probs, scale = self._probs(values, visible, noise)
+            # One after the other: the sum does not depend on how many came together.
+            for one in probs.chunk(len(draws)):
+                total = one if total is None else total + one
         assert total is not None
-        return total / self.config.inference.num_draws, scale
+        assert scale is not None
+        return total / num_draws, scale.first(len(values_BTV))
+
+    def _probs(
+        self, values_BTV: Tensor, visible_BTV: Tensor, noise_BTV: Tensor | None
+    ) -> tuple[Tensor, WindowScale]:
+        """Distributions of one batch, filled up to the size that was compiled for."""
+        count = len(values_BTV)
+        missing = max(0, (self.compile_for or 0) - count)
+
+        def fill_up(x_BTV: Tensor) -> Tensor:
+            return torch.cat([x_BTV, x_BTV[:1].expand(missing, -1, -1)]) if missing else x_BTV
+
+        noise = None if noise_BTV is None else fill_up(noise_BTV)
+        tokens, scale = self._tokenize(fill_up(values_BTV), fill_up(visible_BTV), noise, None)
+        with precision(self.device):
+            probs: Tensor = self._distribution(tokens)
+        return probs[:count], scale
 
     def _tokenize(
         self, values: Tensor, visible: Tensor, noise: Tensor | None, scale: WindowScale | None
@@ -114,19 +140,6 @@ class Predictor:
             time_B=time,
             noise_BTV=noise,
             scale=scale,
-        )
-
-    def _padded_probs(
-        self, values_BTV: Tensor, visible_BTV: Tensor, keys_BTV: Tensor, size: int
-    ) -> tuple[Tensor, WindowScale]:
-        count = len(values_BTV)
-        short = (values_BTV, visible_BTV, keys_BTV)
-        padded = (
-            torch.cat([part, part[:1].expand(size - count, -1, -1)]).contiguous() for part in short
-        )
-        probs, scale = self.probs(*padded)
-        return probs[:count], WindowScale(
-            scale.center_B1V[:count], scale.half_B1V[:count], scale.empty_B1V[:count]
         )
 
     def _network_distribution(self, tokens: Tokens) -> Tensor:
@@ -297,7 +310,7 @@ def fill_cells(
     index = windows_to_fill(missing, offsets, length)
     weight_T = torch.from_numpy(blend_weights(length)).to(predictor.device)
     waiting = _Parts.none(predictor.tokenizer.num_outputs, predictor.device)
-    finished: list[tuple[Tensor, BinDistribution | None, Tensor]] = []
+    finished = HostCopies(predictor.device)
     done = 0
     for count, batch in _batches(series, index, batch_size):
         wanted = ~batch.observed_BTV & batch.inside_BT[..., None]
@@ -313,21 +326,18 @@ def fill_cells(
         done += count
         next_row = int(index.starts[done]) if done < len(index) else len(missing)
         ready, waiting = waiting.split(next_row * num_variates)
-        finished.append(ready.blend(keep_distribution))
+        finished.send(*ready.blend(keep_distribution))
         if progress is not None:
             progress(done, len(index))
-    finished.append(waiting.blend(keep_distribution))  # empty, but it says so in the right types
-    return _collect(finished, num_variates)
+    finished.send(*waiting.blend(keep_distribution))  # empty, but it says so in the right types
+    return _collect(finished.collect(), num_variates)
 
 
-def _collect(
-    finished: list[tuple[Tensor, BinDistribution | None, Tensor]], num_variates: int
-) -> Cells:
-    cells = torch.cat([cell for cell, _, _ in finished]).numpy()
-    means = torch.cat([mean for _, _, mean in finished]).numpy()
-    kept = [distribution for _, distribution, _ in finished if distribution is not None]
-    distribution = BinDistribution.join(kept) if kept else None
-    return Cells(cells // num_variates, cells % num_variates, means, distribution)
+def _collect(finished: list[tuple[Tensor, ...]], num_variates: int) -> Cells:
+    cells, means, *distribution = (torch.cat(parts) for parts in zip(*finished, strict=True))
+    rows, variates = np.divmod(cells.numpy(), num_variates)
+    kept = BinDistribution(*distribution) if distribution else None
+    return Cells(rows, variates, means.numpy(), kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,8 +380,11 @@ class _Parts:
         before = self.cell < boundary
         return self.take(before), self.take(~before)
 
-    def blend(self, keep_distribution: bool) -> tuple[Tensor, BinDistribution | None, Tensor]:
-        """Mix the parts of each cell: cells, half-precision distributions, means, on the CPU."""
+    def blend(self, keep_distribution: bool) -> tuple[Tensor, ...]:
+        """Mix the parts of each cell: cells, means and, if wanted, distributions.
+
+        A distribution is three tensors: probabilities in half precision, low and step.
+        """
         cells, member, counts = torch.unique(self.cell, return_inverse=True, return_counts=True)
         order = torch.argsort(member, stable=True)
         first = torch.cumsum(counts, 0) - counts
@@ -384,14 +397,13 @@ class _Parts:
             )
             for part in (self.weight, self.mean, self.low, self.step)
         )
-        blended = ((weight / weight.sum(1, keepdim=True)) * mean).sum(1).cpu()
+        blended = ((weight / weight.sum(1, keepdim=True)) * mean).sum(1)
         if not keep_distribution:
-            return cells.cpu(), None, blended
+            return cells, blended
         probs = self.probs.new_zeros((len(cells), most, self.probs.shape[1]))
         probs[place] = self.probs[order]
         mixed = mix(weight, probs, low, step)
-        kept = BinDistribution(mixed.probs.half().cpu(), mixed.low.cpu(), mixed.step.cpu())
-        return cells.cpu(), kept, blended
+        return cells, blended, mixed.probs.half(), mixed.low, mixed.step
 
 
 def sample_series(

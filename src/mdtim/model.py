@@ -21,6 +21,7 @@ from mdtim.fitting import Corrections, FitReport
 from mdtim.inference import Cells, Predictor, fill_cells, sample_series
 from mdtim.network import FactorizedDiT
 from mdtim.panel import FloatArray, IntArray, Panel
+from mdtim.runtime import free_memory
 from mdtim.scaling import Standardizer
 from mdtim.series import DeviceSeries
 from mdtim.stacking import Stack
@@ -54,12 +55,13 @@ class FittedModel:
         if self.network is None:
             return constant
         series, columns = self._series(panel)
+        batch_size = inference_batch(series, self.window, self.config)
         cells = fill_cells(
-            self._predictor(),
+            self._predictor(batch_size),
             series,
             panel.offsets,
             self.window,
-            batch_size=inference_batch(series, self.window, self.config),
+            batch_size=batch_size,
             keep_distribution=keep_distribution,
         )
         return self._in_data_units(cells, columns).join(constant)
@@ -72,12 +74,13 @@ class FittedModel:
         if self.network is None:
             return filled
         series, columns = self._series(panel)
+        batch_size = inference_batch(series, self.window, self.config)
         drawn = sample_series(
-            self._predictor(),
+            self._predictor(batch_size),
             series,
             panel.offsets,
             self.window,
-            batch_size=inference_batch(series, self.window, self.config),
+            batch_size=batch_size,
             sample=number,
         )
         drawn = self.standardizer.back(drawn, np.broadcast_to(columns, drawn.shape))
@@ -85,9 +88,15 @@ class FittedModel:
         filled[:, columns] = np.where(np.isnan(known), drawn, known)
         return filled
 
-    def _predictor(self) -> Predictor:
+    def _predictor(self, max_windows: int | None = None) -> Predictor:
         assert self.network is not None
-        return Predictor(self.network, self.config, self.seed, **vars(self.corrections))
+        return Predictor(
+            self.network,
+            self.config,
+            self.seed,
+            **vars(self.corrections),
+            max_windows=max_windows,
+        )
 
     def _series(self, panel: Panel) -> tuple[DeviceSeries, IntArray]:
         """Put the modelled variates on the device; also their columns in the panel."""
@@ -190,12 +199,11 @@ class FittedModel:
 def inference_batch(series: DeviceSeries, window: int, config: ModelConfig) -> int:
     """Windows per batch that fit the memory at hand."""
     cells = window * series.values_NV.shape[1]
-    # Per cell: the MLP's inner layer twice, a handful of hidden states, the bins in two precisions.
-    per_cell = 4 * (2 * config.network.mlp_ratio + 8) * config.network.width
-    per_cell += 16 * config.tokenizer.num_outputs
-    budget = 48 * 2**20  # about what a CPU's caches like; larger batches are slower
     device = series.values_NV.device
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        budget = free // 4
+    gpu = device.type == "cuda"
+    # Per cell: the MLP's inner layer twice, a handful of hidden states, and several distributions.
+    per_cell = (2 if gpu else 4) * (2 * config.network.mlp_ratio + 8) * config.network.width
+    per_cell += (32 if gpu else 16) * config.tokenizer.num_outputs
+    # About what a CPU's caches like; a GPU has enough to do with a million cells.
+    budget = min(free_memory(device) // 2, per_cell * 2**20) if gpu else 48 * 2**20
     return max(1, min(4096, budget // (per_cell * cells)))

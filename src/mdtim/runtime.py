@@ -35,6 +35,52 @@ def precision(device: torch.device) -> AbstractContextManager[object]:
     return contextlib.nullcontext()
 
 
+class HostCopies:
+    """Results on their way to the host, one batch behind the device.
+
+    On a GPU a batch is copied through pinned memory on a stream of its own, while the device
+    computes the next.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._coming: tuple[Tensor, ...] | None = None
+        self._arrived: list[tuple[Tensor, ...]] = []
+
+    def send(self, *tensors: Tensor) -> None:
+        """Start copying the results of a batch."""
+        if self._stream is None:
+            self._arrived.append(tensors)
+            return
+        self._receive()
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with torch.cuda.stream(self._stream):
+            # PyTorch takes pinned memory for copies that do not block.
+            self._coming = tuple(tensor.to("cpu", non_blocking=True) for tensor in tensors)
+        for tensor in tensors:
+            tensor.record_stream(self._stream)
+
+    def _receive(self) -> None:
+        if self._stream is not None and self._coming is not None:
+            self._stream.synchronize()
+            # Into ordinary memory, so that the next batch takes the same pinned one.
+            self._arrived.append(tuple(tensor.clone() for tensor in self._coming))
+            self._coming = None
+
+    def collect(self) -> list[tuple[Tensor, ...]]:
+        """All that was sent, in order, on the host."""
+        self._receive()
+        return self._arrived
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be taken on a GPU: free ones, and those PyTorch holds unused."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
 def keyed_uniform(seed: int, stream: int, keys: Tensor) -> Tensor:
     """Uniform numbers in [0, 1), a pure function of (seed, stream, key).
 

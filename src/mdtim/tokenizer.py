@@ -26,6 +26,10 @@ class WindowScale:
     """bool: nothing visible in this window and variate; the map is then that of the training data,
     mean ± std."""
 
+    def first(self, count: int) -> WindowScale:
+        """Those of the first windows."""
+        return WindowScale(self.center_B1V[:count], self.half_B1V[:count], self.empty_B1V[:count])
+
     def normalize(self, values_BTV: Tensor) -> Tensor:
         """Map values onto the window's own units; visible ones land in [-1, 1]."""
         return (values_BTV - self.center_B1V) / self.half_B1V

@@ -8,95 +8,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mdtim.checkpoint import load_folder, save_folder
 from mdtim.config import ModelConfig
-from mdtim.diffusion import mask_rate, masked_loss, stratified_times, tokenize
-from mdtim.distribution import BinDistribution
-from mdtim.guesses import Relations
+from mdtim.diffusion import masked_loss, tokenize
 from mdtim.inference import Predictor
-from mdtim.masks import MaskMix
+from mdtim.lessons import Source
 from mdtim.network import FactorizedDiT
+from mdtim.optimization import MovingAverage, Optimizer, Replays
 from mdtim.runtime import precision
-from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.stacking import StackCells
 from mdtim.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True, eq=False)
-class Lesson:
-    """Windows of one step, and what is hidden in them."""
-
-    values_BTV: Tensor
-    """float32, standardized, 0 where not observed."""
-    observed_BTV: Tensor
-    hidden_BTV: Tensor
-    time_B: Tensor
-    """Diffusion time: about the share that is hidden."""
-    relations: Relations | None
-    """Of the windows' table, or one per window; None where the network has no use for them."""
-
-
-class Source(Protocol):
-    """Where lessons come from, and how good a network has become."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the windows lie."""
-        ...
-
-    def draw(self, step: int, network: FactorizedDiT, generator: torch.Generator) -> Lesson:
-        """The lesson of a step."""
-        ...
-
-    def error(self, predictor: Predictor) -> float:
-        """Mean absolute error over hidden cells of windows that are never drawn."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class TrainingData:
-    """One table to train and validate on: a :class:`Source`."""
-
-    series: DeviceSeries
-    training: DeviceWindows
-    validation: DeviceWindows
-    hidden_WTV: Tensor
-    """bool, on the device: the observed cells of each validation window that are hidden from it."""
-    masks: MaskMix
-    batch_size: int
-
-    @property
-    def device(self) -> torch.device:
-        """Where the windows lie."""
-        return self.series.values_NV.device
-
-    def draw(self, step: int, network: FactorizedDiT, generator: torch.Generator) -> Lesson:
-        """Random training windows, each hidden at its own rate."""
-        windows, size = self.training, self.batch_size
-        chosen = torch.randint(len(windows), (size,), generator=generator, device=self.device)
-        batch = self.series.gather(windows.starts[chosen], windows.ends[chosen], windows.length)
-        time_B = stratified_times(size, generator)
-        shape = (size, windows.length, batch.values_BTV.shape[2])
-        hidden_BTV = self.masks.draw(mask_rate(time_B), shape, generator)
-        return Lesson(batch.values_BTV, batch.observed_BTV, hidden_BTV, time_B, network.relations)
-
-    def error(self, predictor: Predictor) -> float:
-        """Mean absolute error over the hidden validation cells, in standardized units."""
-        total = torch.zeros((), dtype=torch.float64, device=predictor.device)
-        count = 0
-        for cells in validation_cells(predictor, self):
-            total += (predictor.stacked(cells.said).mean() - cells.truth).abs().sum()
-            count += len(cells.truth)
-        return float(total / max(count, 1))
 
 
 @dataclass(frozen=True)
@@ -123,32 +52,6 @@ class Progress:
     history: list[Record] = field(default_factory=list)
 
 
-class MovingAverage:
-    """Exponential moving average of a network's weights."""
-
-    def __init__(self, network: FactorizedDiT, decay: float) -> None:
-        self.decay = decay
-        self.live: list[Tensor] = list(network.parameters())
-        self.average = [parameter.detach().clone() for parameter in self.live]
-
-    @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Move towards the live weights; faster in the first steps, which start from noise."""
-        decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self.average, self.live, 1 - decay)
-
-    @contextmanager
-    @torch.no_grad()
-    def applied(self) -> Iterator[None]:
-        """Run a block with the averaged weights in the network."""
-        kept = [parameter.detach().clone() for parameter in self.live]
-        torch._foreach_copy_(self.live, self.average)
-        try:
-            yield
-        finally:
-            torch._foreach_copy_(self.live, kept)
-
-
 class Trainer:
     """One run of training.
 
@@ -160,7 +63,9 @@ class Trainer:
     data : Source
     seed : int
     compile_step : bool
-        Let PyTorch compile the loss (worth it on a GPU).
+        Let PyTorch compile the loss (worth it on a GPU, for a long run).
+    replay_steps : bool
+        Replay steps as CUDA graphs, where there is a GPU.
     """
 
     def __init__(
@@ -171,6 +76,7 @@ class Trainer:
         seed: int,
         *,
         compile_step: bool = False,
+        replay_steps: bool = True,
     ) -> None:
         self.network = network
         self.config = config
@@ -180,15 +86,14 @@ class Trainer:
         self.tokenizer = Tokenizer(config.tokenizer)
         self.average = MovingAverage(network, config.training.ema_decay)
         self.best = [parameter.clone() for parameter in self.average.average]
-        self.optimizer = torch.optim.AdamW(
-            network.parameters(),
-            lr=config.training.learning_rate,
-            weight_decay=config.training.weight_decay,
-            fused=True,
-        )
+        self.optimizer = Optimizer(network, config.training)
         self.progress = Progress()
         self.loss = torch.compile(masked_loss) if compile_step else masked_loss
         self.tokenize = torch.compile(tokenize) if compile_step else tokenize
+        self.generator = torch.Generator(self.device)
+        self.replays: Replays | None = None
+        if replay_steps and self.device.type == "cuda":
+            self.replays = Replays(self.device, self.generator)
 
     def run(
         self,
@@ -220,7 +125,7 @@ class Trainer:
         if validate_first and self.progress.step == 0:
             self._validate(math.nan)
         self.network.train()
-        with torch.random.fork_rng(devices=self._cuda_devices()):
+        with torch.random.fork_rng(devices=self._cuda_devices()), self.stream():
             try:
                 while self.progress.step < training.max_steps:
                     share = self._share_done(max_seconds)
@@ -254,6 +159,10 @@ class Trainer:
         self.network.eval()
         return reason
 
+    def stream(self) -> AbstractContextManager[object]:
+        """The stream that steps are captured on; what runs beside them must keep their order."""
+        return nullcontext() if self.replays is None else torch.cuda.stream(self.replays.stream)
+
     def _cuda_devices(self) -> list[torch.device]:
         return [self.device] if self.device.type == "cuda" else []
 
@@ -275,17 +184,24 @@ class Trainer:
     def _step(self, share: float) -> Tensor:
         """One optimizer step; returns the loss, still on the device."""
         seed = self.seed * 1_000_003 + self.progress.step
-        generator = torch.Generator(self.device).manual_seed(seed)
+        self.generator.manual_seed(seed)
         torch.manual_seed(seed)  # dropout knows only the default generator
-        lesson = self.data.draw(self.progress.step, self.network, generator)
+        self.optimizer.set_rate(self.learning_rate(share))
+        self.average.set_pace(self.progress.step)
+        kind = self.data.prepare(self.progress.step)
+        if self.replays is None:
+            return self._learn(kind)
+        return self.replays.run(kind, lambda: self._learn(kind))
+
+    def _learn(self, kind: Hashable) -> Tensor:
+        lesson = self.data.draw(kind, self.network, self.generator)
         noise: list[Tensor | None] = [None, None]
         if self.config.draws_tokens:
             shape = lesson.values_BTV.shape
             noise = [
-                torch.rand(shape, generator=generator, device=self.device) - 0.5 for _ in range(2)
+                torch.rand(shape, generator=self.generator, device=self.device) - 0.5
+                for _ in range(2)
             ]
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate(share)
         tokens, scale = self.tokenize(
             self.tokenizer,
             lesson.values_BTV,
@@ -308,21 +224,16 @@ class Trainer:
                 time_B=lesson.time_B,
                 target_noise_BTV=noise[1],
             )
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(
-            self.network.parameters(), self.config.training.clip_norm, foreach=True
-        )
-        self.optimizer.step()
-        self.average.update(self.progress.step)
+        self.optimizer.step(loss)
+        self.average.update()
         return loss.detach()
 
     def _validate(self, loss: float) -> None:
         with self.average.applied():
             error = self.data.error(self._predictor())
         progress = self.progress
-        rate = self.optimizer.param_groups[0]["lr"]
-        progress.history.append(Record(progress.step, loss, error, rate, progress.seconds))
+        record = Record(progress.step, loss, error, self.optimizer.rate, progress.seconds)
+        progress.history.append(record)
         if error < progress.best_mae:
             progress.best_mae, progress.best_step, progress.stale = error, progress.step, 0
             self.best = [parameter.clone() for parameter in self.average.average]
@@ -344,7 +255,7 @@ class Trainer:
             names, self.average.live, self.average.average, self.best, strict=True
         ):
             tensors |= {f"live.{name}": live, f"average.{name}": average, f"best.{name}": best}
-            state = self.optimizer.state.get(live, {})
+            state = self.optimizer.adamw.state.get(live, {})
             tensors |= {f"optimizer.{key}.{name}": value for key, value in state.items()}
         save_folder(folder, {"kind": "run", "run": self._document()}, tensors)
 
@@ -383,66 +294,10 @@ class Trainer:
                     if f"{prefix}{key}.{name}" in tensors
                 }
                 if state:
-                    self.optimizer.state[live] = state
+                    self.optimizer.adamw.state[live] = state
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
-
-
-@dataclass(frozen=True, eq=False)
-class ValidationCells:
-    """Hidden cells of validation windows, in standardized units."""
-
-    truth: Tensor
-    """(C,) float64."""
-    said: StackCells
-    """What network and interpolation say about them."""
-    share: Tensor
-    """(C,) masked share of each cell's window."""
-
-
-def validation_cells(
-    predictor: Predictor, data: TrainingData, batch_size: int = 256
-) -> Iterator[ValidationCells]:
-    """Predict the hidden cells of the validation windows, batch by batch."""
-    windows = data.validation
-    for begin in range(0, len(windows), batch_size):
-        part = slice(begin, begin + batch_size)
-        batch = data.series.gather(windows.starts[part], windows.ends[part], windows.length)
-        scored = data.hidden_WTV[part] & batch.observed_BTV
-        said, share = predictor.cells(batch, batch.observed_BTV & ~scored, scored)
-        yield ValidationCells(batch.values_BTV[scored].double(), said, share)
-
-
-MAX_CALIBRATION_CELLS = 100_000
-"""More cells would not move what is fitted to them, only cost memory."""
-
-
-def held_out_cells(predictor: Predictor, data: TrainingData) -> ValidationCells | None:
-    """All hidden validation cells (or an even subset) on the CPU; None if there are none."""
-    seen = list(validation_cells(predictor, data))
-    count = sum(len(cells.truth) for cells in seen)
-    if not count:
-        return None
-    every = -(-count // MAX_CALIBRATION_CELLS)
-
-    def collect(pick: Callable[[ValidationCells], Tensor]) -> Tensor:
-        return torch.cat([pick(cells)[::every].cpu() for cells in seen])
-
-    distribution = BinDistribution(
-        collect(lambda cells: cells.said.distribution.probs),
-        collect(lambda cells: cells.said.distribution.low),
-        collect(lambda cells: cells.said.distribution.step),
-    )
-    said = StackCells(
-        distribution,
-        collect(lambda cells: cells.said.linear),
-        collect(lambda cells: cells.said.nearest),
-        collect(lambda cells: cells.said.variate),
-    )
-    return ValidationCells(
-        collect(lambda cells: cells.truth), said, collect(lambda cells: cells.share)
-    )

@@ -10,9 +10,9 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -20,17 +20,18 @@ import torch
 from mdtim.bench.environment import commit, device_name, versions
 from mdtim.config import ModelConfig, preset
 from mdtim.inference import Predictor
-from mdtim.kernels import Implementation
 from mdtim.layers import AxisBlock
+from mdtim.lessons import TrainingData
 from mdtim.masks import MaskMix
 from mdtim.network import FactorizedDiT
-from mdtim.runtime import resolve_device
+from mdtim.runtime import HostCopies, resolve_device
 from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.training import Trainer, TrainingData
+from mdtim.training import Trainer
 from mdtim.windows import every_window
 
-Variant = Literal["mdtim", "sdpa", "eager"]
-"""This implementation; the same with scaled_dot_product_attention; without compilation."""
+Variant = Literal["mdtim", "launched", "unfused", "sdpa", "eager"]
+"""This implementation; the same without CUDA graphs; with blocks of PyTorch's operators, and then
+with scaled_dot_product_attention too; without compilation."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,13 @@ def random_series(rows: int, variates: int, device: torch.device) -> DeviceSerie
     return DeviceSeries.put((walk / walk.std(axis=0)).astype(np.float32), device)
 
 
-def use_attention(network: FactorizedDiT, implementation: Implementation) -> None:
-    """Choose how every block of a network attends."""
+def set_up(network: FactorizedDiT, variant: Variant) -> FactorizedDiT:
+    """Choose how every block of a network runs."""
     for block in network.layers:
         assert isinstance(block, AxisBlock)
-        block.attention = implementation
+        block.attention = "sdpa" if variant == "sdpa" else "auto"
+        block.fused = variant != "unfused"
+    return network
 
 
 def make_trainer(
@@ -109,11 +112,18 @@ def make_trainer(
     series = random_series(8 * window + 4_000, variates, device)
     windows = DeviceWindows.put(every_window(np.array([0, len(series.values_NV)]), window), device)
     network = FactorizedDiT(config.network, config.tokenizer, variates).to(device)
-    use_attention(network, "sdpa" if variant == "sdpa" else "auto")
+    set_up(network, variant)
     hidden = torch.zeros((len(windows), window, variates), dtype=torch.bool, device=device)
     masks = MaskMix.from_config(config.diffusion)
     data = TrainingData(series, windows, windows, hidden, masks, config.training.batch_size)
-    return Trainer(network.train(), config, data, 0, compile_step=variant != "eager")
+    return Trainer(
+        network.train(),
+        config,
+        data,
+        0,
+        compile_step=variant != "eager",
+        replay_steps=variant not in ("launched", "eager"),
+    )
 
 
 def training_ms(trainer: Trainer, repeats: int) -> float:
@@ -123,7 +133,10 @@ def training_ms(trainer: Trainer, repeats: int) -> float:
         trainer._step(0.5)
         trainer.progress.step += 1
 
-    return median_ms(step, trainer.device, repeats)
+    with trainer.stream():
+        for _ in range(4):  # until the step is captured
+            step()
+        return median_ms(step, trainer.device, repeats)
 
 
 def measure_training(
@@ -170,16 +183,17 @@ def measure_imputing(
     visible = torch.rand(batch.values_BTV.shape, device=device) < 0.5
     keys = batch.cell_keys()
     network = FactorizedDiT(config.network, config.tokenizer, variates).to(device).eval()
-    use_attention(network, "sdpa" if variant == "sdpa" else "auto")
+    set_up(network, variant)
     part = -(-num_windows // -(-num_windows // 1024))
     predictor = Predictor(network, config, compile_for=None if variant == "eager" else part)
 
     def impute() -> None:
+        filled = HostCopies(device)
         for begin in range(0, num_windows, part):
             cut = slice(begin, begin + part)
             probs, scale = predictor.probs(batch.values_BTV[cut], visible[cut], keys[cut])
-            x = probs @ network.centers
-            (x * scale.half_B1V + scale.center_B1V).cpu()
+            filled.send((probs @ network.centers) * scale.half_B1V + scale.center_B1V)
+        filled.collect()
 
     milliseconds = median_ms(impute, device, repeats)
     flops = draws * num_windows * network_flops(config, window, variates)
@@ -233,6 +247,27 @@ TRAINING_CASES = (
     ("Energy training step", 28),
 )
 ENERGY_TEST_WINDOWS = 1_927
+SWEEP_LENGTHS = tuple(2**power for power in range(3, 13))
+SWEEP_WIDTHS = tuple(2**power for power in range(10))
+_SWEEP_CELLS = 2**17  # of one measurement, so that time per cell can be compared
+
+
+def run_sweep(
+    device: torch.device,
+    rate: float,
+    lengths: tuple[int, ...] = SWEEP_LENGTHS,
+    widths: tuple[int, ...] = SWEEP_WIDTHS,
+    num_cells: int = _SWEEP_CELLS,
+) -> Iterator[SpeedRow]:
+    """Impute about as many cells in windows of 8 to 4,096 steps, and of 1 to 512 variates."""
+    shapes = [("window length", length, 8) for length in lengths]
+    shapes += [("variates", 48, width) for width in widths]
+    for what, window, variates in shapes:
+        num_windows = max(1, num_cells // (window * variates))
+        case = f"{what} {window if what == 'window length' else variates}"
+        yield measure_imputing(
+            case, "small", window, variates, num_windows, 1, "eager", device, rate, repeats=3
+        )
 
 
 def run_speed(
@@ -256,6 +291,8 @@ def run_speed(
                 measure_training("ETTh training step", "small", 48, 7, 16, variant, device, rate, 5)
             )
         add(measure_imputing("ETTh imputing", "small", 48, 7, 256, 1, "eager", device, rate, 3))
+        for row in run_sweep(device, rate, SWEEP_LENGTHS[:7:3], SWEEP_WIDTHS[:7:3], 2**12):
+            add(row)
         return rows
     for variant in variants:
         for case, variates in TRAINING_CASES:
@@ -268,13 +305,23 @@ def run_speed(
                     name, size, 48, 28, ENERGY_TEST_WINDOWS, draws, variant, device, rate
                 )
             )
+    for row in run_sweep(device, rate):
+        add(row)
     return rows
 
 
 def main() -> None:
-    """Run without the command line's dependencies: `python -m mdtim.bench.speed [device]`."""
+    """Run without the command line's dependencies.
+
+    `python -m mdtim.bench.speed [device] [variant ...]`
+    """
+    device, *names = sys.argv[1:] or ["auto"]
+    known = get_args(Variant)
+    if unknown := set(names) - set(known):
+        raise ValueError(f"unknown variants {sorted(unknown)}; choose from {list(known)}")
     run_speed(
-        sys.argv[1] if len(sys.argv) > 1 else "auto",
+        device,
+        tuple(variant for variant in known if variant in names) or ("mdtim", "sdpa", "eager"),
         on_row=lambda row: print(json.dumps(asdict(row)), flush=True),
     )
 

@@ -25,11 +25,12 @@ from mdtim.datasets import Dataset, load
 from mdtim.diffusion import label_blur
 from mdtim.distribution import Calibration
 from mdtim.inference import Predictor
+from mdtim.lessons import TrainingData, held_out_cells
 from mdtim.masks import MaskMix
 from mdtim.network import FactorizedDiT
 from mdtim.relations import read_relations
 from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.training import Trainer, TrainingData, held_out_cells
+from mdtim.training import Trainer
 
 MAX_VALIDATION_WINDOWS = 1_024
 SCORING_BATCH = 512

@@ -40,6 +40,12 @@ class Pool:
         tables = draw_tables(dice, count, num_cuts * shape.num_steps, shape.num_variates)
         return cls(tables, _relations(tables, shape.num_steps))
 
+    def replace(self, other: Pool) -> None:
+        """Take the tables of another pool, in the same memory."""
+        self.tables_SLV.copy_(other.tables_SLV)
+        self.relations.level_VV.copy_(other.relations.level_VV)
+        self.relations.change_VV.copy_(other.relations.change_VV)
+
     def windows(self, shape: Shape, generator: torch.Generator) -> tuple[Tensor, Relations]:
         """(B, T, V) windows at random places, with the relations of their tables."""
         count, length, _ = self.tables_SLV.shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import torch
@@ -9,11 +10,11 @@ from torch import Tensor
 
 from mdtim.diffusion import tokenize
 from mdtim.inference import Predictor
+from mdtim.lessons import Lesson
 from mdtim.network import FactorizedDiT
 from mdtim.pretraining.gaps import draw_gaps
 from mdtim.pretraining.pool import Pool, Shape
 from mdtim.runtime import precision
-from mdtim.training import Lesson
 
 SHAPES = (
     Shape(256, 48, 8),
@@ -35,7 +36,7 @@ LEAST_TIME = 0.02
 
 @dataclass(eq=False)
 class School:
-    """Made-up tables of several shapes: a :class:`mdtim.training.Source`.
+    """Made-up tables of several shapes: a :class:`mdtim.lessons.Source`.
 
     Parameters
     ----------
@@ -48,19 +49,28 @@ class School:
     seed: int
     shapes: tuple[Shape, ...] = SHAPES
     tables: int = TABLES
-    _pools: dict[Shape, tuple[int, Pool]] = field(default_factory=dict, init=False)
+    _pools: dict[Shape, Pool] = field(default_factory=dict, init=False)
+    _editions: dict[Shape, int] = field(default_factory=dict, init=False)
 
-    def draw(self, step: int, network: FactorizedDiT, generator: torch.Generator) -> Lesson:
-        """Windows of the step's shape with gaps of every kind."""
+    def prepare(self, step: int) -> Hashable:
+        """Take the step's shape, and make new tables of it now and then."""
         turn, place = divmod(step, len(self.shapes))
         shape = self.shapes[place]
         edition = turn // RENEWED_EVERY
-        kept = self._pools.get(shape)
-        if kept is None or kept[0] != edition:
+        if self._editions.get(shape) != edition:
             key = (self.seed * 1_000_003 + edition) * len(self.shapes) + place
-            kept = (edition, Pool.draw(key, self.tables, shape, self.device))
-            self._pools[shape] = kept
-        return _lesson(kept[1], shape, generator)
+            pool = Pool.draw(key, self.tables, shape, self.device)
+            if shape in self._pools:
+                self._pools[shape].replace(pool)
+            else:
+                self._pools[shape] = pool
+            self._editions[shape] = edition
+        return shape
+
+    def draw(self, kind: Hashable, network: FactorizedDiT, generator: torch.Generator) -> Lesson:
+        """Windows of a shape with gaps of every kind."""
+        assert isinstance(kind, Shape)
+        return _lesson(self._pools[kind], kind, generator)
 
     @torch.no_grad()
     def error(self, predictor: Predictor) -> float:

@@ -1,0 +1,154 @@
+"""What a network is taught and examined on: windows with cells hidden from it.
+
+B windows, T steps, V variates, C cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mdtim.diffusion import mask_rate, stratified_times
+from mdtim.distribution import BinDistribution
+from mdtim.guesses import Relations
+from mdtim.inference import Predictor
+from mdtim.masks import MaskMix
+from mdtim.network import FactorizedDiT
+from mdtim.series import DeviceSeries, DeviceWindows
+from mdtim.stacking import StackCells
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """Windows of one step, and what is hidden in them."""
+
+    values_BTV: Tensor
+    """float32, standardized, 0 where not observed."""
+    observed_BTV: Tensor
+    hidden_BTV: Tensor
+    time_B: Tensor
+    """Diffusion time: about the share that is hidden."""
+    relations: Relations | None
+    """Of the windows' table, or one per window; None where the network has no use for them."""
+
+
+class Source(Protocol):
+    """Where lessons come from, and how good a network has become."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the windows lie."""
+        ...
+
+    def prepare(self, step: int) -> Hashable:
+        """Get ready for a step; steps of the same kind differ in nothing but random numbers."""
+        ...
+
+    def draw(self, kind: Hashable, network: FactorizedDiT, generator: torch.Generator) -> Lesson:
+        """A lesson of the kind of step that was prepared, without a look at the host."""
+        ...
+
+    def error(self, predictor: Predictor) -> float:
+        """Mean absolute error over hidden cells of windows that are never drawn."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """One table to train and validate on: a :class:`Source`."""
+
+    series: DeviceSeries
+    training: DeviceWindows
+    validation: DeviceWindows
+    hidden_WTV: Tensor
+    """bool, on the device: the observed cells of each validation window that are hidden from it."""
+    masks: MaskMix
+    batch_size: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where the windows lie."""
+        return self.series.values_NV.device
+
+    def prepare(self, step: int) -> Hashable:
+        """All steps are of one kind."""
+        return None
+
+    def draw(self, kind: Hashable, network: FactorizedDiT, generator: torch.Generator) -> Lesson:
+        """Random training windows, each hidden at its own rate."""
+        windows, size = self.training, self.batch_size
+        chosen = torch.randint(len(windows), (size,), generator=generator, device=self.device)
+        batch = self.series.gather(windows.starts[chosen], windows.ends[chosen], windows.length)
+        time_B = stratified_times(size, generator)
+        shape = (size, windows.length, batch.values_BTV.shape[2])
+        hidden_BTV = self.masks.draw(mask_rate(time_B), shape, generator)
+        return Lesson(batch.values_BTV, batch.observed_BTV, hidden_BTV, time_B, network.relations)
+
+    def error(self, predictor: Predictor) -> float:
+        """Mean absolute error over the hidden validation cells, in standardized units."""
+        total = torch.zeros((), dtype=torch.float64, device=predictor.device)
+        count = 0
+        for cells in validation_cells(predictor, self):
+            total += (predictor.stacked(cells.said).mean() - cells.truth).abs().sum()
+            count += len(cells.truth)
+        return float(total / max(count, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class ValidationCells:
+    """Hidden cells of validation windows, in standardized units."""
+
+    truth: Tensor
+    """(C,) float64."""
+    said: StackCells
+    """What network and interpolation say about them."""
+    share: Tensor
+    """(C,) masked share of each cell's window."""
+
+
+def validation_cells(
+    predictor: Predictor, data: TrainingData, batch_size: int = 256
+) -> Iterator[ValidationCells]:
+    """Predict the hidden cells of the validation windows, batch by batch."""
+    windows = data.validation
+    for begin in range(0, len(windows), batch_size):
+        part = slice(begin, begin + batch_size)
+        batch = data.series.gather(windows.starts[part], windows.ends[part], windows.length)
+        scored = data.hidden_WTV[part] & batch.observed_BTV
+        said, share = predictor.cells(batch, batch.observed_BTV & ~scored, scored)
+        yield ValidationCells(batch.values_BTV[scored].double(), said, share)
+
+
+MAX_CALIBRATION_CELLS = 100_000
+"""More cells would not move what is fitted to them, only cost memory."""
+
+
+def held_out_cells(predictor: Predictor, data: TrainingData) -> ValidationCells | None:
+    """All hidden validation cells (or an even subset) on the CPU; None if there are none."""
+    seen = list(validation_cells(predictor, data))
+    count = sum(len(cells.truth) for cells in seen)
+    if not count:
+        return None
+    every = -(-count // MAX_CALIBRATION_CELLS)
+
+    def collect(pick: Callable[[ValidationCells], Tensor]) -> Tensor:
+        return torch.cat([pick(cells)[::every].cpu() for cells in seen])
+
+    distribution = BinDistribution(
+        collect(lambda cells: cells.said.distribution.probs),
+        collect(lambda cells: cells.said.distribution.low),
+        collect(lambda cells: cells.said.distribution.step),
+    )
+    said = StackCells(
+        distribution,
+        collect(lambda cells: cells.said.linear),
+        collect(lambda cells: cells.said.nearest),
+        collect(lambda cells: cells.said.variate),
+    )
+    return ValidationCells(
+        collect(lambda cells: cells.truth), said, collect(lambda cells: cells.share)
+    )

@@ -1,0 +1,121 @@
+"""How weights move: AdamW behind a clipped gradient, and a moving average that is kept.
+
+On a GPU the learning rate and the pace of the average are tensors, so that a captured step reads
+what they are when it is replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from mdtim.config import TrainingConfig
+from mdtim.network import FactorizedDiT
+
+
+class MovingAverage:
+    """Exponential moving average of a network's weights."""
+
+    def __init__(self, network: FactorizedDiT, decay: float) -> None:
+        self.decay = decay
+        self.live: list[Tensor] = list(network.parameters())
+        self.average = [parameter.detach().clone() for parameter in self.live]
+        self.pace = torch.zeros((), device=self.live[0].device)
+
+    def set_pace(self, step: int) -> None:
+        """How far to move in this step; further in the first ones, which start from noise."""
+        self.pace.fill_(1 - min(self.decay, (1 + step) / (10 + step)))
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move towards the live weights."""
+        difference = torch._foreach_sub(self.live, self.average)
+        torch._foreach_mul_(difference, self.pace)
+        torch._foreach_add_(self.average, difference)
+
+    @contextmanager
+    @torch.no_grad()
+    def applied(self) -> Iterator[None]:
+        """Run a block with the averaged weights in the network."""
+        kept = [parameter.detach().clone() for parameter in self.live]
+        torch._foreach_copy_(self.live, self.average)
+        try:
+            yield
+        finally:
+            torch._foreach_copy_(self.live, kept)
+
+
+class Optimizer:
+    """AdamW with a clipped gradient and a learning rate that is set before every step."""
+
+    def __init__(self, network: FactorizedDiT, config: TrainingConfig) -> None:
+        self.parameters = list(network.parameters())
+        self.clip_norm = config.clip_norm
+        on_gpu = self.parameters[0].is_cuda
+        rate: float | Tensor = config.learning_rate
+        if on_gpu:
+            rate = torch.tensor(rate, device=self.parameters[0].device)
+        self.adamw = torch.optim.AdamW(
+            self.parameters,
+            lr=rate,
+            weight_decay=config.weight_decay,
+            fused=True,
+            capturable=on_gpu,
+        )
+        self.rate = config.learning_rate
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the next step."""
+        self.rate = rate
+        for group in self.adamw.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def step(self, loss: Tensor) -> None:
+        """Follow the gradient of a loss."""
+        self.adamw.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm, foreach=True)
+        self.adamw.step()
+
+
+_WARM_UP = 3
+"""Steps of a kind that run as they are, while libraries and allocators settle."""
+
+
+class Replays:
+    """Steps as CUDA graphs: the host starts one graph instead of a thousand kernels.
+
+    The first steps of each kind run as they are; then one is captured, and from there on replayed.
+    A step must not look at the host, and draws its random numbers from the given generator and the
+    default one, which the caller seeds before each.
+    """
+
+    def __init__(self, device: torch.device, generator: torch.Generator) -> None:
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.generator = generator
+        self.pool = torch.cuda.graph_pool_handle()
+        self.seen: dict[Hashable, int] = {}
+        self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+
+    def run(self, kind: Hashable, step: Callable[[], Tensor]) -> Tensor:
+        """Run one step and return its result, which the next step may overwrite."""
+        if kind in self.graphs:
+            graph, result = self.graphs[kind]
+            graph.replay()
+            return result
+        self.seen[kind] = self.seen.get(kind, 0) + 1
+        if self.seen[kind] <= _WARM_UP:
+            return step()
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            result = step()
+        self.graphs[kind] = (graph, result)
+        graph.replay()  # capturing alone computes nothing
+        return result
