@@ -48,10 +48,10 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
 
 def test_training_learns() -> None:
     run = trainer(tiny_config(max_steps=200, validate_every=50, learning_rate=5e-3, dropout=0.0))
-    before = run.data.error(run._predictor())
+    before = run.data.error(run.predictor())
     assert run.run() == "finished"
     assert run.progress.best_mae < 0.8 * before
-    assert run.data.error(run._predictor()) == pytest.approx(run.progress.best_mae)
+    assert run.data.error(run.predictor()) == pytest.approx(run.progress.best_mae)
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others() -> None:
@@ -119,7 +119,7 @@ def test_an_interrupted_run_keeps_the_best_so_far() -> None:
 
     assert run.run(on_step=stop) == "interrupted"
     assert run.progress.best_mae < np.inf
-    assert run.data.error(run._predictor()) == pytest.approx(run.progress.best_mae)
+    assert run.data.error(run.predictor()) == pytest.approx(run.progress.best_mae)
 
 
 def test_a_run_stops_when_time_is_up_or_nothing_improves() -> None:

@@ -230,7 +230,7 @@ class Trainer:
 
     def _validate(self, loss: float) -> None:
         with self.average.applied():
-            error = self.data.error(self._predictor())
+            error = self.data.error(self.predictor())
         progress = self.progress
         record = Record(progress.step, loss, error, self.optimizer.rate, progress.seconds)
         progress.history.append(record)
@@ -241,8 +241,8 @@ class Trainer:
             progress.stale += 1
         self.network.train()
 
-    def _predictor(self) -> Predictor:
-        # One draw is enough to tell better weights from worse.
+    def predictor(self) -> Predictor:
+        """The network as it stands; one draw is enough to tell better weights from worse."""
         return Predictor(self.network.eval(), self.config.change(num_draws=1), self.seed)
 
     # -- saving and resuming ----------------------------------------------------------------
