@@ -19,7 +19,7 @@ TIERS = [
     {"panel", "config", "windows", "missingness", "metrics", "scaling", "autowindow"},
     {"columns", "clock", "grid", "timeline", "table", "files", "inspection", "baselines.simple"},
     {
-        *("triton_compiler", "triton_attention", "kernels"),
+        *("triton_compiler", "triton_inverse", "triton_attention", "kernels"),
         *("triton_rows", "row_passes", "dropout", "fused_block"),
         *("runtime", "distribution", "stacking"),
         *("guesses", "tokenizer", "masks", "layers", "network", "diffusion"),

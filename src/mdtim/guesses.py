@@ -16,6 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from mdtim.triton_inverse import fits_inverse, inverse
+
 TABLE_ROWS = 200.0
 """What the table's covariance counts for, in rows, beside the window's own."""
 RIDGE = 0.03
@@ -197,5 +199,8 @@ def _inverse(covariance_BVV: Tensor) -> tuple[Tensor, Tensor]:
     # As a correlation, whose entries are of one size however the variates are scaled.
     scale_BV = variance_BV.rsqrt()
     correlation = ridged * scale_BV[:, :, None] * scale_BV[:, None, :]
-    inverse, _ = torch.linalg.inv_ex(correlation)
-    return inverse * scale_BV[:, :, None] * scale_BV[:, None, :], variance_BV
+    if fits_inverse(correlation):
+        turned = inverse(correlation)
+    else:
+        turned, _ = torch.linalg.inv_ex(correlation)
+    return turned * scale_BV[:, :, None] * scale_BV[:, None, :], variance_BV

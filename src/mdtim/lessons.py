@@ -44,6 +44,11 @@ class Source(Protocol):
         """Where the windows lie."""
         ...
 
+    @property
+    def num_variates(self) -> int:
+        """V of the widest lesson."""
+        ...
+
     def prepare(self, step: int) -> Hashable:
         """Get ready for a step; steps of the same kind differ in nothing but random numbers."""
         ...
@@ -73,6 +78,11 @@ class TrainingData:
     def device(self) -> torch.device:
         """Where the windows lie."""
         return self.series.values_NV.device
+
+    @property
+    def num_variates(self) -> int:
+        """V."""
+        return self.series.values_NV.shape[1]
 
     def prepare(self, step: int) -> Hashable:
         """All steps are of one kind."""

@@ -26,6 +26,7 @@ from mdtim.network import FactorizedDiT
 from mdtim.optimization import MovingAverage, Optimizer, Replays
 from mdtim.runtime import precision
 from mdtim.tokenizer import Tokenizer
+from mdtim.triton_inverse import MAX_SIZE
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class Trainer:
     compile_step : bool
         Let PyTorch compile the loss (worth it on a GPU, for a long run).
     replay_steps : bool
-        Replay steps as CUDA graphs, where there is a GPU.
+        Replay steps as CUDA graphs, where there is a GPU and the table is not too wide for the
+        inverses that a graph can capture.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class Trainer:
         self.tokenize = torch.compile(tokenize) if compile_step else tokenize
         self.generator = torch.Generator(self.device)
         self.replays: Replays | None = None
-        if replay_steps and self.device.type == "cuda":
+        if replay_steps and self.device.type == "cuda" and data.num_variates <= MAX_SIZE:
             self.replays = Replays(self.device, self.generator)
 
     def run(

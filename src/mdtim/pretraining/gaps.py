@@ -13,6 +13,8 @@ from torch import Tensor
 
 from mdtim.masks import draw_points, draw_runs
 
+EDGES = (0.25, 0.52, 0.65, 0.73, 0.79, 0.95)
+"""Where each way but the first begins on a scale from 0 to 1: their shares."""
 MOST = 0.95
 """Largest share of a window that is hidden."""
 
@@ -45,9 +47,11 @@ def draw_gaps(values_BTV: Tensor, generator: torch.Generator) -> Tensor:
     threshold = 2 * uniform(num_windows, 1, num_variates) - 0.5
     lost = uniform(*shape) < torch.sigmoid(steepness * (values_BTV - threshold))
     ways = [points, runs, some_runs | few_points, joint | few_points, whole, long_gaps, lost]
-    weights = torch.tensor([0.25, 0.27, 0.13, 0.08, 0.06, 0.16, 0.05], device=device)
-    way_B = torch.bucketize(uniform(num_windows), weights.cumsum(0)).clamp_max(len(ways) - 1)
-    return torch.stack(ways)[way_B, torch.arange(num_windows, device=device)]
+    picked_B = uniform(num_windows)[:, None, None]
+    hidden = ways[0]
+    for way, edge in zip(ways[1:], EDGES, strict=True):
+        hidden = torch.where(picked_B >= edge, way, hidden)
+    return hidden
 
 
 def _one_gap_each(uniform: Callable[..., Tensor], shape: tuple[int, int, int]) -> Tensor:

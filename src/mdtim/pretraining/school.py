@@ -52,6 +52,11 @@ class School:
     _pools: dict[Shape, Pool] = field(default_factory=dict, init=False)
     _editions: dict[Shape, int] = field(default_factory=dict, init=False)
 
+    @property
+    def num_variates(self) -> int:
+        """V of the widest shape."""
+        return max(shape.num_variates for shape in self.shapes)
+
     def prepare(self, step: int) -> Hashable:
         """Take the step's shape, and make new tables of it now and then."""
         turn, place = divmod(step, len(self.shapes))
