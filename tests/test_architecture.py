@@ -18,7 +18,7 @@ TIERS = [
     {"columns", "clock", "grid", "timeline", "table", "files", "inspection", "baselines.simple"},
     {
         *("triton_compiler", "triton_attention", "kernels"),
-        *("triton_rows", "row_passes", "dropout", "fused_block"),
+        *("triton_rows", "row_passes", "dropout", "triton_products", "fused_block"),
         *("runtime", "distribution", "stacking"),
         *("tokenizer", "masks", "layers", "network", "diffusion"),
     },
