@@ -20,13 +20,13 @@ TIERS = [
     {"columns", "clock", "grid", "timeline", "table", "files", "inspection", "baselines.simple"},
     {
         *("triton_compiler", "triton_inverse", "triton_attention", "kernels"),
-        *("triton_rows", "row_passes", "dropout", "fused_block"),
+        *("triton_rows", "row_passes", "dropout", "triton_products", "fused_block"),
         *("runtime", "distribution", "stacking"),
         *("guesses", "tokenizer", "masks", "layers", "network", "diffusion"),
     },
     {"series", "relations", "checkpoint", "inference", "lessons", "optimization", "training"},
-    {"fitting", "progress", "model", "imputation", "imputer", "pretrained", "pretraining"},
-    {"report", "datasets", "messages", "evaluation", "demo", "bench"},
+    {"fitting", "progress", "model", "imputation", "imputer", "pretrained"},
+    {"report", "datasets", "messages", "evaluation", "demo", "bench", "pretraining"},
     {"benchmark"},
     {"cli", "__main__"},
 ]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from conftest import tiny_config, waves
+from gpu_cases import needs_cuda
 from mdtim.config import ModelConfig
 from mdtim.lessons import TrainingData
 from mdtim.masks import MaskMix
@@ -20,22 +21,25 @@ from mdtim.windows import every_window
 CPU = torch.device("cpu")
 
 
-def trainer(config: ModelConfig, seed: int = 0) -> Trainer:
+def trainer(
+    config: ModelConfig, seed: int = 0, device: torch.device = CPU, **options: bool
+) -> Trainer:
     values = waves(160, 2).astype(np.float32)
     values[30:34, 0] = np.nan
     index = every_window(np.array([0, 160]), 16)
     training, validation = index.take(np.arange(0, 110)), index.take(np.arange(126, 145, 3))
+    hidden = uniform((len(validation), 16, 2), 0.3, np.random.default_rng(0))
     data = TrainingData(
-        DeviceSeries.put(values, CPU),
-        DeviceWindows.put(training, CPU),
-        DeviceWindows.put(validation, CPU),
-        torch.from_numpy(uniform((len(validation), 16, 2), 0.3, np.random.default_rng(0))),
-        MaskMix.from_config(config.diffusion, torch.tensor([3.0, 5.0])),
+        DeviceSeries.put(values, device),
+        DeviceWindows.put(training, device),
+        DeviceWindows.put(validation, device),
+        torch.from_numpy(hidden).to(device),
+        MaskMix.from_config(config.diffusion, torch.tensor([3.0, 5.0], device=device)),
         config.training.batch_size,
     )
     torch.manual_seed(seed)
-    network = FactorizedDiT(config.network, config.tokenizer, 2)
-    return Trainer(network, config, data, seed)
+    network = FactorizedDiT(config.network, config.tokenizer, 2).to(device)
+    return Trainer(network, config, data, seed, **options)
 
 
 def weights(run: Trainer) -> dict[str, torch.Tensor]:
@@ -164,3 +168,21 @@ def test_the_compiled_objective_equals_the_plain_one() -> None:
     compiled.loss = torch.compile(plain.loss, backend="aot_eager")
     one, two = float(plain._step(0.1)), float(compiled._step(0.1))
     assert one == pytest.approx(two, rel=1e-5)
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_a_run_replayed_as_cuda_graphs_is_the_same_run() -> None:
+    config = tiny_config(width=32, num_heads=2, dropout=0.2, max_steps=12, validate_every=3)
+    runs = [
+        trainer(config, 0, torch.device("cuda"), compile_step=True, replay_steps=graphs)
+        for graphs in (False, True)
+    ]
+    for run in runs:
+        torch.compiler.reset()
+        assert run.run() == "finished"
+    assert runs[1].replays
+    launched, replayed = ([record.loss for record in run.progress.history] for run in runs)
+    assert replayed == pytest.approx(launched, rel=1e-3)
+    for one, two in zip(*(run.network.parameters() for run in runs), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-2, atol=1e-4)

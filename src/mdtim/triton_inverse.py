@@ -34,7 +34,7 @@ def inverse(matrix_BVV: Tensor) -> Tensor:
         rows = max(16, triton.next_power_of_2(size))
         with on_device_of(matrix_BVV):
             _inverse_kernel[(count,)](
-                matrix_BVV, out_BVV, size, ROWS=rows, num_warps=max(1, rows * rows // 1024)
+                matrix_BVV, out_BVV, SIZE=size, ROWS=rows, num_warps=max(1, rows * rows // 1024)
             )
     return out_BVV
 
@@ -45,13 +45,15 @@ def _(matrix_BVV: Tensor) -> Tensor:
 
 
 @jit
-def _inverse_kernel(matrix: tl.tensor, out: tl.tensor, size: int, ROWS: tl.constexpr) -> None:
+def _inverse_kernel(
+    matrix: tl.tensor, out: tl.tensor, SIZE: tl.constexpr, ROWS: tl.constexpr
+) -> None:
     i = tl.arange(0, ROWS)[:, None]
     j = tl.arange(0, ROWS)[None, :]
-    inside = (i < size) & (j < size)
-    place = tl.program_id(0).to(tl.int64) * size * size + i * size + j
+    inside = (i < SIZE) & (j < SIZE)
+    place = tl.program_id(0).to(tl.int64) * SIZE * SIZE + i * SIZE + j
     a = tl.load(matrix + place, mask=inside, other=0.0)
-    for k in range(0, size):
+    for k in range(0, SIZE):
         row = tl.sum(tl.where(i == k, a, 0.0), axis=0)[None, :]
         column = tl.sum(tl.where(j == k, a, 0.0), axis=1)[:, None]
         pivot = 1.0 / tl.sum(tl.where(j == k, row, 0.0))

@@ -216,10 +216,17 @@ def normalize_backward_kernel(
 
 
 @_jit
-def _gelu_sigmoid(x: tl.tensor) -> tl.tensor:
+def gelu_factor(x: tl.tensor) -> tl.tensor:
     """GELU(x) / x: the sigmoid of 2 * sqrt(2 / pi) * (x + 0.044715 * x^3)."""
     inner = x * (1.5957691216057308 + 0.07135481627260025 * x * x)
     return 1.0 / (1.0 + tl.exp2(inner * -1.4426950408889634))
+
+
+@_jit
+def gelu_slope(x: tl.tensor, s: tl.tensor) -> tl.tensor:
+    """Derivative of GELU, given its factor s."""
+    inner = x * (1.5957691216057308 + 0.21406444881780076 * x * x)
+    return s * (1.0 + inner * (1.0 - s))
 
 
 @_jit
@@ -230,7 +237,7 @@ def gelu_kernel(
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < num_rows.to(tl.int64) * F  # F is even enough for loads of 16 bytes
     x = tl.load(pre + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(act + at, (x * _gelu_sigmoid(x)).to(act.dtype.element_ty), mask=inside)
+    tl.store(act + at, (x * gelu_factor(x)).to(act.dtype.element_ty), mask=inside)
 
 
 @_jit
@@ -249,10 +256,9 @@ def gelu_backward_kernel(
             inside = inside & (column < F)[None, :]
         x = tl.load(pre + at, mask=inside, other=0.0).to(tl.float32)
         d = tl.load(dact + at, mask=inside, other=0.0).to(tl.float32)
-        s = _gelu_sigmoid(x)
+        s = gelu_factor(x)
         tl.store(act + at, (x * s).to(act.dtype.element_ty), mask=inside)
-        slope = x * (1.5957691216057308 + 0.21406444881780076 * x * x)
-        d *= s * (1.0 + slope * (1.0 - s))
+        d *= gelu_slope(x, s)
         tl.store(dact + at, d.to(dact.dtype.element_ty), mask=inside)
         total += d
     address = sums + tl.program_id(0).to(tl.int64) * F + column
