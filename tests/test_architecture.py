@@ -85,7 +85,7 @@ def test_the_public_names_are_these() -> None:
 
 def test_the_commands_are_these() -> None:
     assert set(get_command(app).commands) == {
-        *("fit", "impute", "evaluate", "info", "demo"),
+        *("fit", "impute", "evaluate", "info", "demo", "pretrain"),
         *("bench", "benchmark"),
     }  # type: ignore[attr-defined]
 

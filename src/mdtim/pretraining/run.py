@@ -27,7 +27,7 @@ def pretraining_config(name: str, steps: int) -> ModelConfig:
         weight_decay=0.01,
         warmup_steps=1_000,
         ema_decay=0.999,
-        validate_every=max(1, steps // 20),
+        validate_every=max(1, steps // 12),
         patience=steps,
     )
 
@@ -47,6 +47,8 @@ def pretrain(
 
     A run that is cut short leaves a checkpoint, from which the same call goes on.
     """
+    if name not in RATES:
+        raise ValueError(f"{name!r} cannot be pretrained; choose one of {', '.join(RATES)}")
     config = pretraining_config(name, steps)
     network = new_network(config, 1, seed).to(device)
     school = School(device, seed)
