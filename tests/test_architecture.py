@@ -15,14 +15,14 @@ MODULES = sorted(path for path in ROOT.rglob("*.py"))
 # A module imports only from lower tiers, or from its own tier.
 TIERS = [
     {"panel", "config", "windows", "missingness", "metrics", "scaling", "autowindow"},
-    {"columns", "clock", "grid", "timeline", "table", "files", "inspection", "baselines.simple"},
+    {"columns", "clock", "grid", "timeline", "table", "files", "inspection", "baselines.simple", "baselines.kalman"},
     {
         *("kernels", "triton_attention", "runtime", "distribution", "stacking"),
         *("tokenizer", "masks", "layers", "network", "diffusion"),
     },
     {"series", "checkpoint", "inference", "training"},
     {"fitting", "progress", "model", "imputation", "imputer"},
-    {"report", "datasets", "messages", "evaluation", "demo", "bench"},
+    {"report", "sources", "datasets", "messages", "evaluation", "demo", "bench"},
     {"benchmark"},
     {"cli", "__main__"},
 ]
@@ -96,7 +96,7 @@ def test_model_and_training_need_nothing_but_torch_numpy_and_safetensors() -> No
     lean = (
         TIERS[2]
         | TIERS[3]
-        | {"datasets", "benchmark", "bench"}
+        | {"sources", "datasets", "baselines.kalman", "benchmark", "bench"}
         | {"panel", "config", "windows", "missingness", "metrics", "scaling"}
     )
     for path in MODULES:
