@@ -6,7 +6,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +83,10 @@ def _run_group(
         return False
     test.warm_up(method.say)
     forecasts = Forecasts(test, runs, log)
-    for mask, members in groupby(sorted(group, key=_mask), key=_mask):
-        pattern, rate, seed = mask
+    masks: dict[tuple[str, float, int], list[Cell]] = {}
+    for cell in group:
+        masks.setdefault((cell.pattern, cell.rate, cell.mask_seed), []).append(cell)
+    for (pattern, rate, seed), members in masks.items():
         hidden = hidden_mask(pattern, test.shape, rate, seed)
         filled: tuple[Tensor, float] | None = None
         for cell in members:
@@ -101,10 +102,6 @@ def _run_group(
             append(results, _row(cell, device, method=method, scores=scores))
             log(f"  {cell.experiment} {pattern:9s} {rate:.0%} mask {seed}: {_line(scores)}")
     return True
-
-
-def _mask(cell: Cell) -> tuple[str, float, int]:
-    return cell.pattern, cell.rate, cell.mask_seed
 
 
 class Forecasts:
