@@ -16,15 +16,8 @@ MODULES = sorted(path for path in ROOT.rglob("*.py"))
 TIERS = [
     {"panel", "config", "windows", "missingness", "metrics", "scaling", "autowindow"},
     {
-        "columns",
-        "clock",
-        "grid",
-        "timeline",
-        "table",
-        "files",
-        "inspection",
-        "baselines.simple",
-        "baselines.kalman",
+        *("columns", "clock", "grid", "timeline", "table", "files", "inspection"),
+        *("baselines.simple", "baselines.kalman"),
     },
     {
         *("kernels", "triton_attention", "runtime", "distribution", "stacking"),

@@ -14,7 +14,6 @@ from conftest import tiny_config, waves
 from mdtim.benchmark import experiments, runner, trained
 from mdtim.benchmark.experiments import ABLATIONS, EXPERIMENTS, Cell, cells_of, config_of
 from mdtim.benchmark.methods import Ensemble, network_says, optimum_says
-from mdtim.benchmark.reading import paper_figures
 from mdtim.benchmark.rows import finished
 from mdtim.benchmark.runner import run_cells
 from mdtim.benchmark.scoring import HiddenBatch, Said, TestWindows, hidden_mask, window_crps
@@ -306,20 +305,6 @@ def test_argmax_reads_the_same_model_at_its_likeliest_bin() -> None:
     assert torch.equal(mode.estimate, mode.distribution.mode())
     assert torch.equal(mean.distribution.std(), mode.distribution.std())
     assert not torch.equal(mean.estimate, mode.estimate)
-
-
-def test_the_papers_figures_are_complete() -> None:
-    mae = paper_figures("mae")
-    assert len(mae) >= 18
-    assert mae["MDTIM"]["etth", 48, "uniform", 0.3] == 0.127
-    assert mae["SAITS"]["etth", 192, "geometric", 0.7] == 0.195
-    assert mae["MDTIM"]["physionet2012", 48, "uniform", 0.3] == 0.236
-    assert len(paper_figures("crps")["MDTIM"]) == 18
-
-
-def test_the_tables_in_the_documents_are_those_of_the_results() -> None:
-    root = Path(__file__).parents[1]
-    assert (root / "docs" / "results.md").read_text() == render(root / "results" / "paper.csv")
 
 
 def test_the_commands_list_render_and_refuse(tmp_path: Path) -> None:

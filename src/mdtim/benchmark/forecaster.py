@@ -169,6 +169,8 @@ def _patchtst(config: ForecasterConfig, num_variates: int, window: int, horizon:
         "ff_dropout": config.dropout,
         "head_dropout": config.dropout,
         "scaling": "std",
+        # All patches reach the head, as in the forecaster's paper.
+        "pooling_type": None,
         "loss": "mse",
     }
     network: nn.Module = PatchTSTForPrediction(PatchTSTConfig(**options))
