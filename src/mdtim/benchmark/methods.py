@@ -89,7 +89,8 @@ def network_says(predictor: Predictor, *, argmax: bool = False) -> Say:
     def say(batch: WindowBatch, visible_BTV: Tensor, scored_BTV: Tensor) -> Said:
         said, share = predictor.cells(batch, visible_BTV, scored_BTV)
         cells = said.distribution
-        return Said(cells.mode() if argmax else cells.mean(), predictor.calibrated(cells, share))
+        estimate = cells.mode() if argmax else cells.mean()
+        return Said(estimate, lambda: predictor.calibrated(cells, share))
 
     return say
 
@@ -102,10 +103,10 @@ def optimum_says(batch: WindowBatch, visible_BTV: Tensor, scored_BTV: Tensor) ->
         torch.from_numpy(part).to(scored_BTV.device)[scored_BTV]
         for part in (mean_BTV, variance_BTV)
     )
-    return Said(mean, GaussianDistribution(mean, variance.sqrt()))
+    return Said(mean, lambda: GaussianDistribution(mean, variance.sqrt()))
 
 
 def truth_says(batch: WindowBatch, visible_BTV: Tensor, scored_BTV: Tensor) -> Said:
     """What was hidden: the reference that nothing else can reach."""
     truth = batch.values_BTV[scored_BTV].double()
-    return Said(truth, GaussianDistribution(truth, torch.zeros_like(truth)))
+    return Said(truth, lambda: GaussianDistribution(truth, torch.zeros_like(truth)))

@@ -111,8 +111,9 @@ def _predict(
     scored = part.scored_BTV.cpu().numpy()
     observed = part.batch.observed_BTV.cpu().numpy()
     truth = np.where(observed, part.batch.values_BTV.double().cpu().numpy(), np.nan)
-    cells = [said.estimate, said.distribution.std()]
-    cells += [said.distribution.quantile(level) for level in LEVELS]
+    distribution = said.distribution()
+    cells = [said.estimate, distribution.std()]
+    cells += [distribution.quantile(level) for level in LEVELS]
     full = np.full((len(cells), *scored.shape), np.nan)
     for place, values in zip(full, cells, strict=True):
         place[scored] = values.double().cpu().numpy()

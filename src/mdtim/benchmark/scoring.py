@@ -50,7 +50,8 @@ class Said:
 
     estimate: Tensor
     """(C,) float64, the filled values."""
-    distribution: Marginal
+    distribution: Callable[[], Marginal]
+    """Made when asked for: a fill alone does not need it."""
 
 
 Say = Callable[[WindowBatch, Tensor, Tensor], Said]
@@ -184,13 +185,14 @@ def _sums(said: Said, part: HiddenBatch, unit_V: Tensor) -> Tensor:
     truth = part.batch.values_BTV[scored].double()
     unit = unit_V.expand(scored.shape)[scored]
     error = (said.estimate - truth) * unit
-    level = said.distribution.cdf(truth)
+    distribution = said.distribution()
+    level = distribution.cdf(truth)
     return torch.stack(
         [
             error.abs().sum(),
             (error**2).sum(),
-            (said.distribution.crps(truth) * unit).sum(),
-            window_crps(said.distribution, truth, part).sum(),
+            (distribution.crps(truth) * unit).sum(),
+            window_crps(distribution, truth, part).sum(),
             ((level >= 0.05) & (level <= 0.95)).double().sum(),
         ]
     )
