@@ -34,29 +34,36 @@ def draw_figures(folder: Path, output: Path, preset: str = "base") -> list[Path]
         raise ValueError(
             f"no predictions of {preset} under {folder}; run the experiment main first"
         )
-    plt = _pyplot()
+    pyplot = _pyplot()
     output.mkdir(parents=True, exist_ok=True)
     written = []
-    sets = [name for name in FOUR_SETS if any((name, pattern) in found for pattern in PATTERNS)]
-    with plt.rc_context(_STYLE):
-        if sets:
-            figure, axes = plt.subplots(
-                len(sets), 2, figsize=(11, 2.3 * len(sets)), squeeze=False, sharex=True
-            )
-            for row, name in zip(axes, sets, strict=True):
-                for axis, pattern in zip(row, PATTERNS, strict=True):
-                    if (name, pattern) in found:
-                        _draw_filled(axis, found[name, pattern])
-                    else:
-                        axis.set_axis_off()
-            _finish(figure, axes[-1], f"{PICTURED_RATE:.0%} hidden")
-            written.append(_save(figure, output / "filled.png"))
+    with pyplot.rc_context(_STYLE):
+        if any(pattern in PATTERNS for _, pattern in found):
+            written.append(output / "filled.png")
+            _draw_sets(pyplot, found, written[-1])
         for predictions in (found[key] for key in sorted(found) if key[1] == PAIR):
-            figure, axes = plt.subplots(3, 1, figsize=(9, 6), sharex=True)
-            _draw_pair(axes, predictions)
-            _finish(figure, axes[-1:], "Where both are hidden, the model knows less")
-            written.append(_save(figure, output / "pair.png"))
+            written.append(output / "pair.png")
+            _draw_pair(pyplot, predictions, written[-1])
     return written
+
+
+def _draw_sets(pyplot: Any, found: dict[tuple[str, str], Predictions], path: Path) -> None:
+    """One row for each data set, one column for each pattern."""
+    sets = [name for name in FOUR_SETS if any((name, pattern) in found for pattern in PATTERNS)]
+    size = (11, 2.3 * len(sets))
+    figure, axes = pyplot.subplots(len(sets), 2, figsize=size, squeeze=False, sharex=True)
+    for row, name in zip(axes, sets, strict=True):
+        for axis, pattern in zip(row, PATTERNS, strict=True):
+            if (name, pattern) in found:
+                predictions = found[name, pattern]
+                window, variate = liveliest(predictions)
+                _draw_series(axis, predictions, window, variate)
+                axis.set_title(f"{_TITLES[name]}, {predictions.variates[variate]}: {pattern}")
+            else:
+                axis.set_axis_off()
+    _finish(figure, axes[-1], f"{PICTURED_RATE:.0%} of the cells hidden")
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
 
 
 _STYLE = {
@@ -92,13 +99,6 @@ def liveliest(predictions: Predictions) -> tuple[int, int]:
     return int(window), int(variate)
 
 
-def _draw_filled(axis: Axes, predictions: Predictions) -> None:
-    window, variate = liveliest(predictions)
-    _draw_series(axis, predictions, window, variate)
-    title = _TITLES.get(predictions.dataset, predictions.dataset)
-    axis.set_title(f"{title}, {predictions.variates[variate]}: {predictions.pattern}")
-
-
 def _draw_series(axis: Axes, predictions: Predictions, window: int, variate: int) -> None:
     """Truth, what was visible, the fill, and its bands."""
     place = (window, slice(None), variate)
@@ -109,7 +109,9 @@ def _draw_series(axis: Axes, predictions: Predictions, window: int, variate: int
         level: np.where(hidden, quantile[place], truth)
         for level, quantile in zip(LEVELS, predictions.quantiles_QWTV, strict=True)
     }
-    near = hidden | np.roll(hidden, 1) | np.roll(hidden, -1)
+    near = hidden.copy()
+    near[1:] |= hidden[:-1]
+    near[:-1] |= hidden[1:]
     for low, high, alpha, label in ((0.05, 0.95, 0.3, "90 %"), (0.25, 0.75, 0.5, "50 %")):
         axis.fill_between(
             steps, bounds[low], bounds[high], where=near.tolist(), color=_BAND, alpha=alpha,
@@ -117,20 +119,19 @@ def _draw_series(axis: Axes, predictions: Predictions, window: int, variate: int
         )  # fmt: skip
     axis.plot(steps, truth, color=_TRUTH, linewidth=1, label="truth")
     filled = np.where(hidden, predictions.mean_WTV[place], truth)
-    for start, stop in _runs(near):
-        axis.plot(
-            steps[start:stop], filled[start:stop], color=_FILL, linewidth=1.4,
-            label="fill" if start == _runs(near)[0][0] else None,
-        )  # fmt: skip
+    line = np.where(near, filled, np.nan)
+    axis.plot(steps, line, color=_FILL, linewidth=1.4, label="fill")
     axis.plot(steps[~hidden], truth[~hidden], "o", color="black", markersize=2.6, label="visible")
     axis.margins(x=0.01)
 
 
-def _draw_pair(axes: Sequence[Axes], predictions: Predictions) -> None:
+def _draw_pair(pyplot: Any, predictions: Predictions, path: Path) -> None:
+    """Both variates, and below them how unsure the model is about the first."""
+    figure, axes = pyplot.subplots(3, 1, figsize=(9, 6), sharex=True)
     first, second = predictions.shown
     spread = np.ptp(predictions.truth_WTV[:, :, first], axis=1)
     window = int(np.argsort(spread)[len(spread) // 2])
-    for axis, variate in zip(axes, (first, second), strict=False):
+    for axis, variate in zip(axes[:2], (first, second), strict=True):
         _draw_series(axis, predictions, window, variate)
         axis.set_title(predictions.variates[variate])
     sigma = axes[2]
@@ -138,19 +139,15 @@ def _draw_pair(axes: Sequence[Axes], predictions: Predictions) -> None:
     hidden = predictions.hidden_WTV[window]
     deviation = predictions.std_WTV[window, :, first]
     both = hidden[:, first] & hidden[:, second]
-    for chosen, label in ((hidden[:, first] & ~both, "one hidden"), (both, "both hidden")):
-        mean = deviation[chosen].mean()
-        sigma.bar(steps[chosen], deviation[chosen], width=0.8,
-                  color=_BAND if label == "one hidden" else _FILL,
-                  label=f"{label}: {mean:.3f} on average")  # fmt: skip
+    alone = hidden[:, first] & ~both
+    for chosen, label, color in ((alone, "one hidden", _BAND), (both, "both hidden", _FILL)):
+        label = f"{label}: {deviation[chosen].mean():.3f} on average"
+        sigma.bar(steps[chosen], deviation[chosen], width=0.8, color=color, label=label)
     sigma.set_title(f"σ of {predictions.variates[first]}")
-    sigma.legend(loc="upper left")
-
-
-def _runs(mask: np.ndarray) -> list[tuple[int, int]]:
-    """Begin and end of each run of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+    sigma.legend(loc="upper center")
+    _finish(figure, axes[-1:], f"{_TITLES[predictions.dataset]}: one hidden, then both")
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
 
 
 def _finish(figure: Any, last_row: Sequence[Axes], title: str) -> None:
@@ -161,10 +158,4 @@ def _finish(figure: Any, last_row: Sequence[Axes], title: str) -> None:
     handles, labels = first.get_legend_handles_labels()
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     figure.legend(handles, labels, loc="upper right", ncols=len(labels))
-    figure.tight_layout(rect=(0, 0, 1, 0.97))
-
-
-def _save(figure: Any, path: Path) -> Path:
-    figure.savefig(path, dpi=130)
-    _pyplot().close(figure)
-    return path
+    figure.tight_layout(rect=(0, 0, 1, 0.98))
