@@ -136,7 +136,8 @@ class TestWindows:
 
     def warm_up(self, say: Say) -> None:
         """Let a method compile what it compiles, so that it is not timed."""
-        first = self.take(np.arange(min(SCORING_BATCH, len(self.index))))
+        # A whole batch and a short one, which may be compiled apart.
+        first = self.take(np.arange(min(SCORING_BATCH + 1, len(self.index))))
         for part in first.hide(hidden_mask("uniform", first.shape, 0.5, 0)):
             say(part.batch, part.visible_BTV, part.scored_BTV)
 

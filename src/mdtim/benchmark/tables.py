@@ -24,7 +24,8 @@ Rendered by `mdtim benchmark tables` from `results/paper.csv`. Every figure is t
 mask seeds of a run that really happened: its row names the device, the versions and the commit, \
 which may be older than the code beside this page. \
 *Paper* is the figure the paper prints for MDTIM, *best other* the best of the systems it compares \
-with. The lower of ours and the paper's is bold."""
+with. The lower of ours and the paper's is bold. *CRPS* is exact and in the units of the MAE; \
+*90 % covers* says how often the truth lies inside the 90 % interval."""
 
 COMPARISONS = {
     "main": ("mdtim", "Main: MAE at 48 steps"),
@@ -70,7 +71,7 @@ def _comparison(rows: Sequence[TextRow], column: str = "mae", metric: str = "mae
         figures = [*_bold_lower(ours[key], theirs), ratio, best]
         body.append([*_name(key), *figures, f"{crps[key]:.4f}", f"{coverage[key]:.1%}"])
     header = ["data", "window", "pattern", "rate", "ours", "paper", "ratio", "best other"]
-    lines = _table([*header, "CRPS, standardized", "90 % covers"], body)
+    lines = _table([*header, "CRPS", "90 % covers"], body)
     if ratios:
         below = sum(ratio < 1 for ratio in ratios)
         mean = geometric_mean(ratios)
