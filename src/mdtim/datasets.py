@@ -102,7 +102,8 @@ def _weather(window: int) -> Dataset:
         last = np.maximum.accumulate(np.where(fault, -1, np.arange(len(column))))
         last[last < 0] = np.flatnonzero(~fault)[0]
         column[:] = column[last]
-    return _long_series("weather", names, values, window)
+    # Without the units, some of which the source has damaged.
+    return _long_series("weather", [name.split(" (")[0] for name in names], values, window)
 
 
 def _sine(window: int) -> Dataset:

@@ -92,10 +92,10 @@ def liveliest(predictions: Predictions) -> tuple[int, int]:
     enough = predictions.hidden_WTV.sum(axis=1) >= predictions.hidden_WTV.shape[1] // 4
     known = ~np.isnan(predictions.truth_WTV).any(axis=1)
     steps = np.abs(np.diff(predictions.truth_WTV, axis=1)).sum(axis=1)
-    # Much movement for its roughness: a curve that can be followed by eye.
-    spread = np.ptp(predictions.truth_WTV, axis=1) ** 2 / np.maximum(steps, 1e-9)
-    spread = np.where(enough & known, spread, -1.0)
-    window, variate = np.unravel_index(int(np.nanargmax(spread)), spread.shape)
+    low, high = np.quantile(predictions.truth_WTV, (0.25, 0.75), axis=1)
+    # Much movement for its roughness, and not in a few peaks: a curve that the eye can follow.
+    movement = np.where(enough & known, (high - low) ** 2 / np.maximum(steps, 1e-9), -1.0)
+    window, variate = np.unravel_index(int(movement.argmax()), movement.shape)
     return int(window), int(variate)
 
 
