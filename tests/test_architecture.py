@@ -17,7 +17,10 @@ PACKAGES = ("report", "bench", "benchmark", "pretraining")
 # A module imports only from lower tiers, or from its own tier.
 TIERS = [
     {"panel", "config", "windows", "missingness", "metrics", "scaling", "autowindow"},
-    {"columns", "clock", "grid", "timeline", "table", "files", "inspection", "baselines.simple"},
+    {
+        *("columns", "clock", "grid", "timeline", "table", "files", "inspection"),
+        *("baselines.simple", "baselines.kalman"),
+    },
     {
         *("triton_compiler", "triton_inverse", "triton_attention", "kernels"),
         *("triton_rows", "row_passes", "dropout", "triton_products", "fused_block"),
@@ -26,7 +29,7 @@ TIERS = [
     },
     {"series", "relations", "checkpoint", "inference", "lessons", "optimization", "training"},
     {"fitting", "progress", "model", "imputation", "imputer", "pretrained"},
-    {"report", "datasets", "messages", "evaluation", "demo", "bench", "pretraining"},
+    {"report", "sources", "datasets", "messages", "evaluation", "demo", "bench", "pretraining"},
     {"benchmark"},
     {"cli", "__main__"},
 ]
@@ -96,7 +99,7 @@ def test_model_and_training_need_nothing_but_torch_numpy_and_safetensors() -> No
     lean = (
         TIERS[2]
         | TIERS[3]
-        | {"datasets", "benchmark", "bench"}
+        | {"sources", "datasets", "baselines.kalman", "benchmark", "bench"}
         | {"panel", "config", "windows", "missingness", "metrics", "scaling"}
     )
     for path in MODULES:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdtim.distribution import BinDistribution, Calibration, mix
+from mdtim.distribution import BinDistribution, Calibration, GaussianDistribution, mix
 from mdtim.metrics import sample_crps
 
 
@@ -196,3 +196,34 @@ def test_a_calibration_survives_json() -> None:
     )
     assert Calibration.from_dict(json.loads(json.dumps(asdict(calibration)))) == calibration
     assert Calibration.from_dict(None) is None
+
+
+def test_the_mode_is_the_centre_of_the_likeliest_bin() -> None:
+    probs = torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.1, 0.3]])
+    law = BinDistribution(probs, torch.tensor([1.0, -1.0]).double(), torch.tensor([2.0, 1.0]))
+    assert law.mode().tolist() == [3.0, -1.0]
+
+
+@given(st.integers(0, 100))
+def test_the_distribution_function_at_many_points_is_that_at_each(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    probs = torch.rand(4, 6, generator=generator).softmax(-1)
+    law = BinDistribution(probs, torch.zeros(4).double(), torch.full((4,), 0.5).double())
+    points = 6 * torch.rand(4, 9, generator=generator).double() - 2
+    found = law.cdf_at(points)
+    for place in range(9):
+        torch.testing.assert_close(found[:, place], law.cdf(points[:, place]))
+    # Rising from nothing to all, and the inverse of the quantiles.
+    order = points.argsort(-1)
+    assert (found.gather(-1, order).diff(dim=-1) >= 0).all()
+    levels = torch.rand(4, generator=generator).double()
+    torch.testing.assert_close(law.cdf(law.quantile(levels)), levels, atol=1e-6, rtol=0)
+
+
+def test_a_gaussian_without_spread_is_a_known_value() -> None:
+    center, truth = torch.tensor([1.0, 2.0]).double(), torch.tensor([1.0, 2.5]).double()
+    law = GaussianDistribution(center, torch.tensor([0.0, 0.0]).double())
+    assert law.crps(truth).tolist() == [0.0, 0.5]
+    one = GaussianDistribution(center, torch.tensor([1.0, 2.0]).double())
+    torch.testing.assert_close(one.cdf(one.quantile(0.95)), torch.full((2,), 0.95).double())
+    assert one.std().tolist() == [1.0, 2.0]

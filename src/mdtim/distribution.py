@@ -1,4 +1,4 @@
-"""What the network says about a cell: a distribution over equally spaced bins.
+"""What is said about a cell: a distribution over equally spaced bins, or a Gaussian one.
 
 The mass of a bin is spread evenly over it, so the distribution function is piecewise linear;
 mean, spread, quantiles, samples and CRPS below are all exact for that one function.
@@ -6,6 +6,7 @@ mean, spread, quantiles, samples and CRPS below are all exact for that one funct
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,10 @@ class BinDistribution:
         """(...,) expectation: the filled value."""
         return self.low + self.step * self._index_moments()[0]
 
+    def mode(self) -> Tensor:
+        """(...,) centre of the likeliest bin."""
+        return self.low + self.step * self.probs.argmax(-1)
+
     def std(self) -> Tensor:
         """(...,) standard deviation, bin width included."""
         return self.step * (self._index_moments()[1] + 1 / 12).sqrt()
@@ -71,9 +76,22 @@ class BinDistribution:
 
     def cdf(self, value: Tensor) -> Tensor:
         """(...,) probability of being at most `value`."""
-        position = self._position(value)[..., None]
-        index = torch.arange(self.probs.shape[-1], device=self.probs.device)
-        return (self.probs.double() * (position - index).clamp(0, 1)).sum(-1)
+        return self.cdf_at(value[..., None]).squeeze(-1)
+
+    def cdf_at(self, points: Tensor) -> Tensor:
+        """(..., P) probability of being at most each of P points of a cell.
+
+        Parameters
+        ----------
+        points : (..., P), in the units of the data
+        """
+        probs = self.probs.double()
+        before = probs.cumsum(-1) - probs
+        step = torch.where(self.step > 0, self.step, 1.0)
+        position = (points.double() - self.low[..., None]) / step[..., None] + 0.5
+        index = position.floor().clamp(0, probs.shape[-1] - 1).long()
+        inside = (position - index).clamp(0, 1)
+        return before.gather(-1, index) + inside * probs.gather(-1, index)
 
     def crps(self, truth: Tensor) -> Tensor:
         """(...,) continuous ranked probability score, in the units of the data."""
@@ -125,6 +143,43 @@ class BinDistribution:
         """Distance from the lower edge of the first bin, in bins."""
         step = torch.where(self.step > 0, self.step, 1.0)
         return (value.double() - self.low) / step + 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianDistribution:
+    """One Gaussian per cell."""
+
+    center: Tensor
+    """(...,) float64."""
+    spread: Tensor
+    """(...,) float64, standard deviation; zero for a known value."""
+
+    def std(self) -> Tensor:
+        """(...,) standard deviation."""
+        return self.spread
+
+    def quantile(self, level: float) -> Tensor:
+        """(...,) value below which a share `level` of the mass lies."""
+        wanted = torch.as_tensor(level, dtype=torch.float64, device=self.center.device)
+        value: Tensor = self.center + self.spread * torch.special.ndtri(wanted)
+        return value
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """(...,) probability of being at most `value`."""
+        return self.cdf_at(value[..., None]).squeeze(-1)
+
+    def cdf_at(self, points: Tensor) -> Tensor:
+        """(..., P) probability of being at most each of P points of a cell."""
+        distance = points - self.center[..., None]
+        level: Tensor = torch.special.ndtr(distance / self.spread[..., None].clamp_min(1e-300))
+        return level
+
+    def crps(self, truth: Tensor) -> Tensor:
+        """(...,) continuous ranked probability score, in closed form."""
+        z = (truth - self.center) / self.spread.clamp_min(1e-300)
+        density = torch.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+        inside = z * (2 * torch.special.ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi)
+        return torch.where(self.spread > 0, self.spread * inside, (truth - self.center).abs())
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def fit_network(
     if config.network.prior == "relations":
         known = DeviceSeries.put(shown.astype(np.float32), device)
         network.learn_relations(read_relations(known, covering_windows(panel.offsets, window)))
-    trainer = Trainer(network, config, data, seed, compile_step=device.type == "cuda")
+    trainer = Trainer(network, config, data, seed)
     if checkpoint is not None and checkpoint.exists():
         trainer.resume(checkpoint)
     reason = trainer.run(

@@ -13,6 +13,7 @@ app = typer.Typer(help="Run the paper's experiments and render their tables.", n
 
 Experiment = Annotated[str, typer.Option(help="Name of the experiment (see `list`).")]
 Results = Annotated[Path, typer.Option(help="Results file; rows are appended.")]
+Runs = Annotated[Path, typer.Option(help="Folder for models, checkpoints and predictions.")]
 
 
 @app.command()
@@ -25,7 +26,7 @@ def run(
         float | None, typer.Option(help="Stop after this time; the next run goes on.")
     ] = None,
     results: Results = Path("results/paper.csv"),
-    runs: Annotated[Path, typer.Option(help="Folder for models and checkpoints.")] = Path("runs"),
+    runs: Runs = Path("runs"),
 ) -> None:
     """Train and score every cell that has no row yet."""
     from mdtim.benchmark.experiments import cells_of
@@ -46,7 +47,12 @@ def list_experiments() -> None:
 
     for name in EXPERIMENTS:
         cells = cells_of(name)
-        models = {cell.training_key for cell in cells}
+        models = {
+            (cell.dataset, cell.window, cell.preset, seed)
+            for cell in cells
+            if cell.model_config is not None
+            for seed in cell.train_seeds
+        }
         sets = ", ".join(sorted({cell.dataset for cell in cells}))
         typer.echo(f"{name}: {len(cells)} cells, {len(models)} models, on {sets}")
 
@@ -62,3 +68,19 @@ def tables(
 
     with user_messages(), atomic_path(output) as path:
         path.write_text(render(results), encoding="utf-8")
+
+
+@app.command()
+def figures(
+    runs: Runs = Path("runs"),
+    output: Annotated[Path, typer.Option(help="Folder of the pictures.")] = Path("docs/figures"),
+    preset: Annotated[str, typer.Option(help="Configuration whose predictions are drawn.")] = (
+        "base"
+    ),
+) -> None:
+    """Draw filled windows, from the predictions that the experiment main kept."""
+    from mdtim.benchmark.figures import draw_figures
+
+    with user_messages():
+        for path in draw_figures(runs, output, preset):
+            typer.echo(f"wrote {path}")

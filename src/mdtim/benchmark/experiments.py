@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import product
 
@@ -12,6 +12,9 @@ RATES = (0.3, 0.5, 0.7)
 PATTERNS = ("uniform", "geometric")
 MASK_SEEDS = (0, 1, 2)
 FOUR_SETS = ("etth", "energy", "weather", "sine")
+HORIZONS = (4, 6, 8, 12)
+ENSEMBLE_SEEDS = (0, 1, 2)
+"""Training seeds of the models that `mdtim-ensemble` averages."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,9 @@ class Cell:
     mask_seed: int
     train_seed: int
     method: str
+    """`mdtim`; `mdtim-argmax`, the same model read at its likeliest bin; `mdtim-ensemble`, the
+    mean of several models; `optimum`, the best there is where the process is known; `clean`,
+    nothing hidden."""
     preset: str
     """Configuration of the method: a preset's name, with `+option=value` for each change."""
 
@@ -34,42 +40,95 @@ class Cell:
         """Cells that share this share one trained model."""
         return self.dataset, self.window, self.train_seed, self.method, self.preset
 
+    @property
+    def train_seeds(self) -> tuple[int, ...]:
+        """Seeds of the models the method uses."""
+        return ENSEMBLE_SEEDS if self.method == "mdtim-ensemble" else (self.train_seed,)
+
+    @property
+    def model_config(self) -> ModelConfig | None:
+        """Configuration of the model, for a method that has one."""
+        if not self.method.startswith("mdtim"):
+            return None
+        return config_of(self.preset, self.dataset)
+
+    @property
+    def horizon(self) -> int | None:
+        """Steps to forecast from the filled window, if that is what is scored."""
+        name, _, steps = self.experiment.partition("-")
+        return int(steps) if name == "downstream" else None
+
 
 def _grid(
-    experiment: str, datasets: tuple[str, ...], windows: tuple[int, ...], *presets: str
+    experiment: str,
+    datasets: Iterable[str],
+    windows: Iterable[int],
+    presets: Iterable[str] = ("base",),
+    method: str = "mdtim",
 ) -> list[Cell]:
     return [
-        Cell(experiment, dataset, window, pattern, rate, mask_seed, 0, "mdtim", config)
+        Cell(experiment, dataset, window, pattern, rate, mask_seed, 0, method, config)
         for config, dataset, window, pattern, rate, mask_seed in product(
             presets, datasets, windows, PATTERNS, RATES, MASK_SEEDS
         )
     ]
 
 
-ABLATIONS = (
-    "base",
-    "base+interpolated=False+num_draws=10",
-    "base+level_conditioning=False",
-    "base+min_range=0.001",
-    "base+matched_time=False",
-    "base+mixed_masks=False",
-    "base+cosine=False",
-    "base+prior=line",
-    "base+prior=none",
-    "base+spectral_weight=0.0",
-    "base+label_width=0",
-    "base+num_bins=20",
-    "base+num_bins=60",
-    "base+num_bins=100",
-    "base+continuous=True+prior=none",
-)
+ABLATIONS: dict[str, tuple[str, str]] = {
+    "everything": ("mdtim", "base"),
+    "one drawn token, ten draws": ("mdtim", "base+interpolated=False+num_draws=10"),
+    "no level conditioning": ("mdtim", "base+level_conditioning=False"),
+    "no smallest range": ("mdtim", "base+min_range=0.001"),
+    "time not matched": ("mdtim", "base+matched_time=False"),
+    "uniform masks only": ("mdtim", "base+mixed_masks=False"),
+    "constant learning rate": ("mdtim", "base+cosine=False"),
+    "no relations": ("mdtim", "base+prior=line"),
+    "no prior": ("mdtim", "base+prior=none"),
+    "λ = 0": ("mdtim", "base+spectral_weight=0.0"),
+    "one-hot labels": ("mdtim", "base+label_width=0"),
+    "argmax": ("mdtim-argmax", "base"),
+    "argmax, one-hot labels": ("mdtim-argmax", "base+label_width=0"),
+    "K = 20": ("mdtim", "base+num_bins=20"),
+    "K = 60": ("mdtim", "base+num_bins=60"),
+    "K = 100": ("mdtim", "base+num_bins=100"),
+    "continuous": ("mdtim", "base+continuous=True+prior=none"),
+}
+"""What is taken away or changed, alone: method and configuration of each variant."""
+
+
+def _ablation() -> list[Cell]:
+    return [
+        cell
+        for method, config in ABLATIONS.values()
+        for cell in _grid("ablation", ("etth",), (48,), (config,), method)
+    ]
+
+
+def _downstream() -> list[Cell]:
+    """Forecasts from filled windows, and from whole ones; one experiment for each horizon."""
+    cells = []
+    for horizon in HORIZONS:
+        name = f"downstream-{horizon}"
+        cells.append(Cell(name, "energy", 48, "none", 0.0, 0, 0, "clean", ""))
+        cells += _grid(name, ("energy",), (48,))
+    return cells
+
 
 EXPERIMENTS: dict[str, Callable[[], list[Cell]]] = {
-    "main": lambda: _grid("main", FOUR_SETS, (48,), "base"),
-    "faithful": lambda: _grid("faithful", FOUR_SETS, (48,), "paper-large"),
-    "long": lambda: _grid("long", ("etth",), (96, 192), "base"),
-    "natural": lambda: _grid("natural", ("physionet2012",), (48,), "base"),
-    "ablation": lambda: _grid("ablation", ("etth",), (48,), *ABLATIONS),
+    "main": lambda: _grid("main", FOUR_SETS, (48,)),
+    "zeroshot": lambda: _grid(
+        "zeroshot", FOUR_SETS, (48,), ("zero-mini+max_steps=0", "zero-base+max_steps=0")
+    ),
+    "faithful": lambda: _grid("faithful", FOUR_SETS, (48,), ("paper-large",)),
+    "long": lambda: _grid("long", ("etth",), (96, 192)),
+    "natural": lambda: _grid("natural", ("physionet2012", "nycweather"), (48,)),
+    "ablation": _ablation,
+    "ensemble": lambda: _grid("ensemble", FOUR_SETS, (48,), method="mdtim-ensemble"),
+    "limit": lambda: (
+        _grid("limit", ("linear_gaussian",), (48,))
+        + _grid("limit", ("linear_gaussian",), (48,), ("",), method="optimum")
+    ),
+    "downstream": _downstream,
 }
 
 
@@ -110,6 +169,6 @@ def config_of(name: str, dataset: str) -> ModelConfig:
 def _parse(text: str) -> bool | int | float | str:
     if text in ("True", "False"):
         return text == "True"
-    if text.replace("_", "").isalpha():
+    if text.isalpha():
         return text
     return int(text) if text.lstrip("-").isdigit() else float(text)

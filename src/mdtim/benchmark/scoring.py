@@ -1,24 +1,61 @@
-"""Hide cells of the test windows, predict them, and take every score of the paper.
+"""Hide cells of the test windows, ask a method about them, and take every score of the paper.
 
-W windows, T steps, V variates, K bins.
+W windows, T steps, V variates, C scored cells, K bins.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mdtim import missingness
+from mdtim.config import TokenizerConfig
 from mdtim.datasets import Dataset
-from mdtim.distribution import BinDistribution
-from mdtim.inference import Predictor, masked_share
 from mdtim.panel import BoolArray, IntArray
-from mdtim.series import DeviceSeries, DeviceWindows
+from mdtim.series import DeviceSeries, DeviceWindows, WindowBatch
+from mdtim.tokenizer import Tokenizer, window_scale
 from mdtim.windows import WindowIndex, every_window
+
+SCORING_BATCH = 512
+
+
+class Marginal(Protocol):
+    """A distribution for each of C cells."""
+
+    def std(self) -> Tensor:
+        """(C,) standard deviation."""
+
+    def quantile(self, level: float) -> Tensor:
+        """(C,) value below which a share `level` of the mass lies."""
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """(C,) probability of being at most `value`."""
+
+    def cdf_at(self, points: Tensor) -> Tensor:
+        """(C, P) probability of being at most each of P points."""
+
+    def crps(self, truth: Tensor) -> Tensor:
+        """(C,) continuous ranked probability score."""
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """What a method says about C cells, in standardized units."""
+
+    estimate: Tensor
+    """(C,) float64, the filled values."""
+    distribution: Callable[[], Marginal]
+    """Made when asked for: a fill alone does not need it."""
+
+
+Say = Callable[[WindowBatch, Tensor, Tensor], Said]
+"""(batch, visible_BTV, scored_BTV) → what is said about the scored cells, from visible ones."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +64,10 @@ class Scores:
 
     mae: float
     mse: float
-    crps: float
-    crps_window: float
+    crps: float | None
+    crps_window: float | None
     """As the paper's authors computed it: in window units, truth clipped to the output range."""
-    coverage90: float
+    coverage90: float | None
     impute_seconds: float
 
 
@@ -42,77 +79,148 @@ def windows_within(dataset: Dataset, rows: tuple[int, int], window: int) -> Wind
 
 
 def hidden_mask(pattern: str, shape: tuple[int, int, int], rate: float, seed: int) -> BoolArray:
-    """The evaluation's mask of a whole test tensor."""
+    """The evaluation's mask of a whole test tensor; the pattern `none` hides nothing."""
+    if pattern == "none":
+        return np.zeros(shape, dtype=bool)
     patterns = {"uniform": missingness.uniform, "geometric": missingness.geometric}
     if pattern not in patterns:
-        raise ValueError(f"unknown pattern {pattern!r}; there are {', '.join(patterns)}")
+        raise ValueError(f"unknown pattern {pattern!r}; there are {', '.join(patterns)} and none")
     return patterns[pattern](shape, rate, np.random.default_rng(seed))
 
 
-def score_windows(
-    predictor: Predictor,
-    series: DeviceSeries,
-    index: WindowIndex,
-    hidden_WTV: BoolArray,
-    unit: np.ndarray,
-    batch_size: int,
-) -> Scores:
-    """Predict the hidden cells of every window, each window by itself."""
-    device = predictor.device
-    windows = DeviceWindows.put(index, device)
-    hidden = torch.from_numpy(hidden_WTV).to(device)
-    unit_V = torch.from_numpy(unit).to(device)
-    totals = torch.zeros(5, dtype=torch.float64, device=device)
-    count, seconds = 0, 0.0
-    for begin in range(0, len(windows), batch_size):
-        part = slice(begin, begin + batch_size)
-        batch = series.gather(windows.starts[part], windows.ends[part], index.length)
-        scored = hidden[part] & batch.observed_BTV
-        _synchronize(device)
-        began = time.perf_counter()
-        visible = batch.observed_BTV & ~scored
-        probs, scale = predictor.probs(batch.values_BTV, visible, batch.cell_keys())
-        _synchronize(device)
-        seconds += time.perf_counter() - began
-        full = predictor.distribution(probs, scale)
-        cells = BinDistribution(probs[scored], full.low[scored], full.step[scored])
-        truth = batch.values_BTV[scored].double()
-        weight = unit_V.expand(scored.shape)[scored]
-        share = masked_share(visible)[scored.nonzero(as_tuple=True)[0]]
-        totals += _cell_scores(cells, truth, weight, share, predictor)
-        count += int(scored.sum())
-    mae, mse, crps, crps_window, coverage = (totals / max(count, 1)).tolist()
-    return Scores(mae, mse, crps, crps_window, coverage, seconds)
+@dataclass(frozen=True, eq=False)
+class HiddenBatch:
+    """Some windows with what is hidden of them."""
+
+    batch: WindowBatch
+    visible_BTV: Tensor
+    scored_BTV: Tensor
+    """bool, hidden and known."""
 
 
-def _cell_scores(
-    cells: BinDistribution,
-    truth: Tensor,
-    unit: Tensor,
-    share: Tensor,
-    predictor: Predictor,
-) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class TestWindows:
+    """The test windows of a data set, each seen by itself, on one device."""
+
+    dataset: Dataset
+    index: WindowIndex
+    series: DeviceSeries
+    device: torch.device
+
+    __test__ = False  # for pytest: not a test
+
+    @classmethod
+    def put(cls, dataset: Dataset, window: int, device: torch.device) -> TestWindows:
+        """Cut the windows and move the series onto the device."""
+        series = DeviceSeries.put(dataset.values.astype(np.float32), device)
+        return cls(dataset, windows_within(dataset, dataset.test, window), series, device)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """W, T, V."""
+        return len(self.index), self.index.length, self.dataset.values.shape[1]
+
+    def take(self, which: IntArray) -> TestWindows:
+        """Only the chosen windows."""
+        return TestWindows(self.dataset, self.index.take(which), self.series, self.device)
+
+    def hide(self, hidden_WTV: BoolArray, batch_size: int = SCORING_BATCH) -> Iterator[HiddenBatch]:
+        """Yield all windows, batch by batch."""
+        windows = DeviceWindows.put(self.index, self.device)
+        hidden = torch.from_numpy(hidden_WTV).to(self.device)
+        for begin in range(0, len(windows), batch_size):
+            part = slice(begin, begin + batch_size)
+            batch = self.series.gather(windows.starts[part], windows.ends[part], windows.length)
+            scored = hidden[part] & batch.observed_BTV
+            yield HiddenBatch(batch, batch.observed_BTV & ~scored, scored)
+
+    def warm_up(self, say: Say) -> None:
+        """Let a method compile what it compiles, so that it is not timed."""
+        # A whole batch and a short one, which may be compiled apart.
+        first = self.take(np.arange(min(SCORING_BATCH + 1, len(self.index))))
+        for part in first.hide(hidden_mask("uniform", first.shape, 0.5, 0)):
+            say(part.batch, part.visible_BTV, part.scored_BTV)
+
+    def score(self, say: Say, hidden_WTV: BoolArray, batch_size: int = SCORING_BATCH) -> Scores:
+        """Score what a method says about the hidden cells of every window."""
+        unit_V = torch.from_numpy(self.dataset.unit).to(self.device)
+        totals = torch.zeros(5, dtype=torch.float64, device=self.device)
+        count, seconds = 0, 0.0
+        for part in self.hide(hidden_WTV, batch_size):
+            said, took = _timed(say, part, self.device)
+            seconds += took
+            totals += _sums(said, part, unit_V)
+            count += int(part.scored_BTV.sum())
+        mae, mse, crps, crps_window, coverage = (totals / max(count, 1)).tolist()
+        return Scores(mae, mse, crps, crps_window, coverage, seconds)
+
+    def fill(self, say: Say, hidden_WTV: BoolArray) -> tuple[Tensor, float]:
+        """Fill the hidden cells of every window.
+
+        Returns
+        -------
+        values_WTV : float32, standardized; 0 where missing
+        seconds : float, that the method took
+        """
+        filled, seconds = [], 0.0
+        for part in self.hide(hidden_WTV):
+            said, took = _timed(say, part, self.device)
+            seconds += took
+            values = part.batch.values_BTV.clone()
+            values[part.scored_BTV] = said.estimate.to(values.dtype)
+            filled.append(values)
+        return torch.cat(filled), seconds
+
+
+def _timed(say: Say, part: HiddenBatch, device: torch.device) -> tuple[Said, float]:
+    _synchronize(device)
+    began = time.perf_counter()
+    said = say(part.batch, part.visible_BTV, part.scored_BTV)
+    _synchronize(device)
+    return said, time.perf_counter() - began
+
+
+def _sums(said: Said, part: HiddenBatch, unit_V: Tensor) -> Tensor:
     """Sums of absolute error, squared error, CRPS, window CRPS and coverage."""
-    error = (cells.mean() - truth) * unit
-    cells = predictor.calibrated(cells, share)
-    level = cells.cdf(truth)
-    reach = predictor.config.tokenizer.output_range
-    half = cells.step / predictor.tokenizer.output_step
-    center = cells.low + reach * half
-    x = ((truth - center) / half).clamp(-reach, reach)
-    bins = predictor.tokenizer.centers(truth.device).double()
-    cumulative = cells.probs.double().cumsum(-1)
-    step = (bins >= x[:, None]).double()
-    window_crps = ((cumulative - step) ** 2).sum(-1) * predictor.tokenizer.output_step
+    scored = part.scored_BTV
+    truth = part.batch.values_BTV[scored].double()
+    unit = unit_V.expand(scored.shape)[scored]
+    error = (said.estimate - truth) * unit
+    distribution = said.distribution()
+    level = distribution.cdf(truth)
     return torch.stack(
         [
             error.abs().sum(),
             (error**2).sum(),
-            (cells.crps(truth) * unit).sum(),
-            window_crps.sum(),
+            (distribution.crps(truth) * unit).sum(),
+            window_crps(distribution, truth, part).sum(),
             ((level >= 0.05) & (level <= 0.95)).double().sum(),
         ]
     )
+
+
+WINDOW_GRID = Tokenizer(TokenizerConfig())
+"""The paper's 60 output bins: one grid for all methods and configurations."""
+
+
+def window_crps(distribution: Marginal, truth: Tensor, part: HiddenBatch) -> Tensor:
+    """(C,) CRPS as a sum over the bins of a window's own grid: (CDF - step)² times the bin width.
+
+    In window units; the truth is clipped to the grid. CDF and step are both taken at the centres
+    of the bins.
+    """
+    scored = part.scored_BTV
+    min_range = WINDOW_GRID.config.min_range
+    scale = window_scale(part.batch.values_BTV, part.visible_BTV, min_range)
+    center, half = (
+        side.double().expand(scored.shape)[scored] for side in (scale.center_B1V, scale.half_B1V)
+    )
+    reach = WINDOW_GRID.config.output_range
+    x = ((truth - center) / half).clamp(-reach, reach)
+    bins = WINDOW_GRID.centers(truth.device).double()
+    cumulative = distribution.cdf_at(center[:, None] + half[:, None] * bins)
+    step = (bins >= x[:, None]).double()
+    return ((cumulative - step) ** 2).sum(-1) * WINDOW_GRID.output_step
 
 
 def _synchronize(device: torch.device) -> None:

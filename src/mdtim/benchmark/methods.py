@@ -1,0 +1,112 @@
+"""From the name of a method to something that can be asked about hidden cells."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mdtim.benchmark.experiments import Cell
+from mdtim.benchmark.scoring import Said, Say, TestWindows
+from mdtim.benchmark.trained import TrainedModel, fit_calibration
+from mdtim.datasets import LINEAR_GAUSSIAN
+from mdtim.distribution import GaussianDistribution
+from mdtim.inference import Predictor
+from mdtim.series import WindowBatch
+from mdtim.tokenizer import WindowScale
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method that is ready to be scored, and what it took to get there."""
+
+    say: Say
+    params: int | None = None
+    train_seconds: float | None = None
+    peak_memory_gb: float | None = None
+
+
+class Ensemble(Predictor):
+    """Networks of one configuration and data set whose distributions are averaged."""
+
+    def __init__(self, members: Sequence[Predictor]) -> None:
+        first = members[0]
+        super().__init__(first.network, first.config, first.seed)
+        self.members = members
+
+    def probs(
+        self, values_BTV: Tensor, visible_BTV: Tensor, keys_BTV: Tensor
+    ) -> tuple[Tensor, WindowScale]:
+        """Average what the members predict; the window's scale is the same for all."""
+        total, scale = self.members[0].probs(values_BTV, visible_BTV, keys_BTV)
+        for member in self.members[1:]:
+            total = total + member.probs(values_BTV, visible_BTV, keys_BTV)[0]
+        return total / len(self.members), scale
+
+
+def prepare(
+    cell: Cell, test: TestWindows, runs: Path, limit: float, log: Callable[[str], None]
+) -> Method | None:
+    """Train or load what the method of a cell needs; None if the time was not enough.
+
+    Parameters
+    ----------
+    limit : when to stop, on the clock of `time.monotonic`
+    """
+    if cell.method == "optimum":
+        if cell.dataset != "linear_gaussian":
+            raise ValueError(f"the optimum is known for linear_gaussian, not for {cell.dataset}")
+        return Method(optimum_says)
+    if cell.method == "clean":
+        return Method(truth_says)
+    if cell.method not in ("mdtim", "mdtim-argmax", "mdtim-ensemble"):
+        raise ValueError(f"unknown method {cell.method!r}")
+    models = []
+    for seed in cell.train_seeds:
+        model = TrainedModel(replace(cell, train_seed=seed), test.dataset, test.series, runs)
+        if not model.prepare(limit - time.monotonic(), log):
+            return None
+        models.append(model)
+    predictor = models[0].predictor()
+    if cell.method == "mdtim-ensemble":
+        predictor = Ensemble([model.predictor() for model in models])
+        predictor.calibration = fit_calibration(predictor, models[0].training_data())
+    return Method(
+        network_says(predictor, argmax=cell.method == "mdtim-argmax"),
+        sum(model.params for model in models),
+        sum(model.train_seconds for model in models),
+        max(model.peak_memory_gb for model in models),
+    )
+
+
+def network_says(predictor: Predictor, *, argmax: bool = False) -> Say:
+    """What a network says: the expectation, or the likeliest bin, both before calibration."""
+
+    def say(batch: WindowBatch, visible_BTV: Tensor, scored_BTV: Tensor) -> Said:
+        said, share = predictor.cells(batch, visible_BTV, scored_BTV)
+        cells = said.distribution
+        estimate = cells.mode() if argmax else cells.mean()
+        return Said(estimate, lambda: predictor.calibrated(cells, share))
+
+    return say
+
+
+def optimum_says(batch: WindowBatch, visible_BTV: Tensor, scored_BTV: Tensor) -> Said:
+    """The conditional law of the linear-Gaussian process, given the window's visible cells."""
+    values, visible = (part.cpu().numpy() for part in (batch.values_BTV.double(), visible_BTV))
+    mean_BTV, variance_BTV = LINEAR_GAUSSIAN.smooth(values, visible)
+    mean, variance = (
+        torch.from_numpy(part).to(scored_BTV.device)[scored_BTV]
+        for part in (mean_BTV, variance_BTV)
+    )
+    return Said(mean, lambda: GaussianDistribution(mean, variance.sqrt()))
+
+
+def truth_says(batch: WindowBatch, visible_BTV: Tensor, scored_BTV: Tensor) -> Said:
+    """What was hidden: the reference that nothing else can reach."""
+    truth = batch.values_BTV[scored_BTV].double()
+    return Said(truth, lambda: GaussianDistribution(truth, torch.zeros_like(truth)))

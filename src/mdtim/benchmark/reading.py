@@ -1,0 +1,72 @@
+"""Reading results: our rows, and the figures that the paper prints."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from statistics import fmean
+
+Key = tuple[str, int, str, float]
+"""Data set, window, pattern, rate."""
+TextRow = dict[str, str]
+
+
+def paper_figures(metric: str) -> dict[str, dict[Key, float]]:
+    """The paper's figures of a metric, by method.
+
+    Parameters
+    ----------
+    metric : `mae`; `crps`; or `mae_ablation`, whose methods are our names of the variants
+    """
+    found: dict[str, dict[Key, float]] = defaultdict(dict)
+    for row in _packaged("paper.csv"):
+        if row["metric"] == metric:
+            found[row["method"]][cell_key(row)] = float(row["value"])
+    return dict(found)
+
+
+def paper_forecasts() -> dict[str, dict[int, float]]:
+    """The paper's forecasting errors from filled windows, by method and horizon."""
+    found: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in _packaged("paper_forecast.csv"):
+        found[row["method"]][int(row["horizon"])] = float(row["mae"])
+    return dict(found)
+
+
+def _packaged(name: str) -> list[TextRow]:
+    text = (files("mdtim.benchmark") / name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def cell_key(row: TextRow) -> Key:
+    """What a row and a figure of the paper are compared by."""
+    return row["dataset"], int(row["window"]), row["pattern"], float(row["rate"])
+
+
+def read_rows(path: Path) -> list[TextRow]:
+    """All rows of a results file."""
+    if not path.exists():
+        raise ValueError(f"there is no results file {path}; run an experiment first")
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def choose(rows: Sequence[TextRow], **wanted: str) -> list[TextRow]:
+    """Rows whose columns have the given values."""
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+
+
+def mean_over_seeds(rows: Sequence[TextRow], column: str) -> dict[Key, float]:
+    """Mean of a column over mask and training seeds, for each cell with a value.
+
+    Where a cell was run with several configurations of one preset, the last one counts.
+    """
+    latest = {cell_key(row): row["config"] for row in rows if row[column]}
+    values: dict[Key, list[float]] = defaultdict(list)
+    for row in rows:
+        if row[column] and row["config"] == latest[cell_key(row)]:
+            values[cell_key(row)].append(float(row[column]))
+    return {key: fmean(numbers) for key, numbers in values.items()}

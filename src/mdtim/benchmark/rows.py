@@ -1,0 +1,85 @@
+"""The results file: one line for each cell that was run, appended as soon as it is known."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from mdtim.benchmark.experiments import Cell
+from mdtim.benchmark.forecaster import ForecasterConfig
+
+
+@dataclass(frozen=True)
+class Row(Cell):
+    """One line of the results file: a cell, its scores and what they belong to."""
+
+    mae: float | None
+    mse: float | None
+    crps: float | None
+    crps_window: float | None
+    coverage90: float | None
+    params: int | None
+    train_seconds: float | None
+    impute_seconds: float | None
+    peak_memory_gb: float | None
+    device: str
+    versions: str
+    commit: str
+    config: str
+    """Fingerprint of the configuration: a preset that changes makes its cells new again."""
+    error: str = ""
+    """Why there are no scores, if there are none."""
+
+
+COLUMNS = [column.name for column in fields(Row)]
+_KEY = [column.name for column in fields(Cell)]
+
+
+def finished(path: Path) -> set[tuple[str, ...]]:
+    """Keys of the cells a results file has scores for; a failed one is tried again."""
+    if not path.exists():
+        return set()
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if not row["error"]]
+    return {(*(row[name] for name in _KEY), row["config"]) for row in rows}
+
+
+def key_of(cell: Cell) -> tuple[str, ...]:
+    """What :func:`finished` calls this cell."""
+    return (*(str(getattr(cell, name)) for name in _KEY), fingerprint(cell))
+
+
+def fingerprint(cell: Cell) -> str:
+    """Short hash of the configuration a cell is run with; empty if it has none."""
+    config = cell.model_config
+    model = None if config is None else config.to_dict()
+    if cell.horizon is not None:
+        return short_hash({"model": model, "forecaster": asdict(ForecasterConfig())})
+    return "" if model is None else short_hash(model)
+
+
+def short_hash(tree: dict[str, Any]) -> str:
+    """Eight letters for a plain configuration."""
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def append(path: Path, row: Row) -> None:
+    """Add a row; a line is written in one piece, so a killed run leaves whole lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = not path.exists() or path.stat().st_size == 0
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow({name: _text(value) for name, value in asdict(row).items()})
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _text(value: object) -> object:
+    return f"{value:.6g}" if isinstance(value, float) else value

@@ -1,0 +1,170 @@
+"""A network trained for a cell of an experiment, kept in a folder between runs."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mdtim.benchmark.experiments import PATTERNS, RATES, Cell
+from mdtim.benchmark.rows import short_hash
+from mdtim.benchmark.scoring import hidden_mask, windows_within
+from mdtim.checkpoint import load_folder, load_weights, save_folder
+from mdtim.datasets import Dataset
+from mdtim.diffusion import label_blur
+from mdtim.distribution import Calibration
+from mdtim.inference import Predictor
+from mdtim.lessons import TrainingData, held_out_cells
+from mdtim.masks import MaskMix
+from mdtim.network import FactorizedDiT
+from mdtim.pretrained import is_pretrained, load_pretrained
+from mdtim.relations import read_relations
+from mdtim.series import DeviceSeries, DeviceWindows
+from mdtim.training import Trainer
+
+MAX_VALIDATION_WINDOWS = 1_024
+CHECKPOINT_EVERY = 1_000
+"""Steps that a killed run can lose."""
+
+
+class TrainedModel:
+    """A network trained on one data set, with its calibration; kept in a folder."""
+
+    def __init__(self, cell: Cell, dataset: Dataset, series: DeviceSeries, runs: Path) -> None:
+        assert cell.model_config is not None, f"{cell.method} is not trained"
+        self.cell = cell
+        self.dataset = dataset
+        self.series = series
+        self.device = series.values_NV.device
+        self.config = cell.model_config
+        # Not the method: one model serves all ways to use it.
+        key = (cell.dataset, cell.window, cell.preset, cell.train_seed)
+        self.folder = runs / "-".join(map(str, (*key, short_hash(self.config.to_dict()))))
+        self.network = self._first_network()
+        self.calibration: Calibration | None = None
+        self.train_seconds = 0.0
+        self.peak_memory_gb = 0.0
+
+    def _first_network(self) -> FactorizedDiT:
+        num_variates = self.dataset.values.shape[1]
+        name, _, _ = self.cell.preset.partition("+")
+        if is_pretrained(name):
+            return load_pretrained(name, num_variates, self.device)
+        torch.manual_seed(self.cell.train_seed)
+        return FactorizedDiT(self.config.network, self.config.tokenizer, num_variates).to(
+            self.device
+        )
+
+    @property
+    def params(self) -> int:
+        """Number of trained numbers."""
+        return sum(parameter.numel() for parameter in self.network.parameters())
+
+    def prepare(self, max_seconds: float, log: Callable[[str], None]) -> bool:
+        """Load the model, or train it; False if the time was not enough."""
+        if (self.folder / "model" / "config.json").exists():
+            self._load()
+            return True
+        data = self.training_data()
+        if self.config.network.prior == "relations":
+            training = windows_within(self.dataset, self.dataset.training, self.cell.window)
+            self.network.learn_relations(read_relations(self.series, training))
+        # Not compiled: replayed steps gain less from it than compiling takes.
+        trainer = Trainer(self.network, self.config, data, self.cell.train_seed)
+        checkpoint = self.folder / "checkpoint"
+        if checkpoint.exists():
+            trainer.resume(checkpoint)
+        limit = time.monotonic() + max_seconds
+
+        def stop_in_time(progress: object, share: float) -> None:
+            if time.monotonic() > limit:
+                raise KeyboardInterrupt
+
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        reason = trainer.run(
+            on_step=stop_in_time,
+            checkpoint=checkpoint,
+            checkpoint_every=CHECKPOINT_EVERY,
+            validate_first=is_pretrained(self.cell.preset),
+        )
+        for record in trainer.progress.history:
+            log(
+                f"  step {record.step:6d}  loss {record.loss:8.4f}  validation MAE "
+                f"{record.validation_mae:.5f}  {record.seconds:6.1f} s"
+            )
+        if reason == "interrupted":
+            return False
+        self.train_seconds = trainer.progress.seconds
+        if self.device.type == "cuda":
+            self.peak_memory_gb = torch.cuda.max_memory_allocated(self.device) / 1e9
+        predictor = Predictor(self.network, self.config.change(num_draws=1), self.cell.train_seed)
+        self.calibration = fit_calibration(predictor, data)
+        self._save()
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        return True
+
+    def training_data(self) -> TrainingData:
+        """Windows as in the protocol; validation hides cells in every way the test does."""
+        dataset, window = self.dataset, self.cell.window
+        training = windows_within(dataset, dataset.training, window)
+        validation = windows_within(dataset, dataset.validation, window)
+        every = -(-len(validation) // MAX_VALIDATION_WINDOWS)
+        validation = validation.take(np.arange(0, len(validation), every))
+        shape = (len(validation), window, dataset.values.shape[1])
+        hidden = np.zeros(shape, dtype=bool)
+        ways = list(product(PATTERNS, RATES))
+        for way, (pattern, rate) in enumerate(ways):
+            every_way = hidden_mask(pattern, shape, rate, 1_000 + way)
+            hidden[way :: len(ways)] = every_way[way :: len(ways)]
+        return TrainingData(
+            self.series,
+            DeviceWindows.put(training, self.device),
+            DeviceWindows.put(validation, self.device),
+            torch.from_numpy(hidden).to(self.device),
+            MaskMix.from_config(self.config.diffusion),
+            self.config.training.batch_size,
+        )
+
+    def _save(self) -> None:
+        document = {
+            "kind": "benchmark",
+            "config": self.config.to_dict(),
+            "calibration": None if self.calibration is None else asdict(self.calibration),
+            "train_seconds": self.train_seconds,
+            "peak_memory_gb": self.peak_memory_gb,
+        }
+        save_folder(self.folder / "model", document, self.network.state_dict())
+
+    def _load(self) -> None:
+        folder = self.folder / "model"
+        document, tensors = load_folder(folder)
+        self.network.load_state_dict(load_weights(self.network.state_dict(), tensors, folder))
+        self.network.eval()
+        self.calibration = Calibration.from_dict(document["calibration"])
+        self.train_seconds = document["train_seconds"]
+        self.peak_memory_gb = document["peak_memory_gb"]
+
+    def predictor(self) -> Predictor:
+        """A predictor for scoring."""
+        return Predictor(
+            self.network,
+            self.config,
+            self.cell.train_seed,
+            calibration=self.calibration,
+        )
+
+
+def fit_calibration(predictor: Predictor, data: TrainingData) -> Calibration | None:
+    """Fit what corrects a predictor's distributions to the validation cells."""
+    cells = held_out_cells(predictor, data)
+    if cells is None:
+        return None
+    blur = label_blur(predictor.config.diffusion)
+    return Calibration.fit(cells.said.distribution, cells.truth, cells.share, blur)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from mdtim.benchmark.experiments import Cell, cells_of
+from mdtim.benchmark.reading import mean_over_seeds, paper_figures, paper_forecasts, read_rows
+from mdtim.benchmark.rows import Row, append
+from mdtim.benchmark.tables import render
+
+
+def write(path: Path, cells: list[Cell], score: float, **changes: object) -> None:
+    for cell in cells:
+        values: dict[str, object] = {
+            **asdict(cell),
+            **dict.fromkeys(("mae", "mse", "crps", "crps_window"), score),
+            **dict.fromkeys(("params", "train_seconds", "impute_seconds", "peak_memory_gb"), 1),
+            **{"coverage90": 0.9, "device": "d", "versions": "v", "commit": "c", "config": "x"},
+            **changes,
+        }
+        append(path, Row(**values))  # type: ignore[arg-type]
+
+
+def lines_of(text: str, begins: str) -> list[list[str]]:
+    rows = [line for line in text.splitlines() if line.startswith(begins)]
+    return [[part.strip() for part in row.strip("|").split("|")] for row in rows]
+
+
+def test_the_papers_figures_are_complete() -> None:
+    mae = paper_figures("mae")
+    assert len(mae) >= 18
+    assert mae["MDTIM"]["etth", 48, "uniform", 0.3] == 0.127
+    assert mae["SAITS"]["etth", 192, "geometric", 0.7] == 0.195
+    assert mae["MDTIM"]["physionet2012", 48, "uniform", 0.3] == 0.236
+    assert len(paper_figures("crps")["MDTIM"]) == 18
+    assert paper_figures("mae_ablation")["K = 20"]["etth", 48, "uniform", 0.3] == 0.138
+    assert paper_forecasts()["MDTIM"] == {4: 0.138, 6: 0.153, 8: 0.17, 12: 0.2}
+
+
+def test_the_lower_of_ours_and_the_papers_is_bold_and_other_methods_stay_out(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "r.csv"
+    write(path, cells_of("main", "etth"), 0.15)
+    others = [Cell(**{**asdict(cell), "method": "linear"}) for cell in cells_of("main", "etth")]
+    write(path, others, 9.0)
+    text = render(path)
+    found = lines_of(text, "| etth | 48 | uniform | 30%")[0]
+    assert found[4:7] == ["0.1500", "**0.127**", f"{0.15 / 0.127:.3f}"]
+    found = lines_of(text, "| etth | 48 | uniform | 70%")[0]
+    assert found[4:6] == ["**0.1500**", "0.211"]
+    assert "below the paper in 4 of 6 cells" in text
+    assert "9.0" not in text
+    assert "## Ablation" not in text
+
+
+def test_seeds_are_averaged_within_the_latest_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    cells = cells_of("main", "etth")[:3]
+    write(path, cells, 0.5)
+    write(path, cells[:1], 0.1, config="y")
+    write(path, cells[1:2], 0.3, config="y")
+    (value,) = mean_over_seeds(read_rows(path), "mae").values()
+    assert value == pytest.approx(0.2)
+
+
+def test_an_ablation_says_what_each_change_costs(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    for cell in cells_of("ablation"):
+        worse = "min_range" in cell.preset
+        write(path, [cell], 0.22 if worse else 0.11 if cell.method == "mdtim-argmax" else 0.2)
+    text = render(path)
+    (everything,) = lines_of(text, "| everything")
+    assert everything[1] == "0.2000"
+    assert everything[-1] == ""
+    assert lines_of(text, "| no smallest range")[0][-1] == "+10.0%"
+    assert lines_of(text, "| argmax |")[0][-1] == "-45.0%"
+    assert lines_of(text, "| *the paper's K = 60*")[0][1] == "0.129"
+
+
+def test_the_limit_and_the_forecasts_stand_beside_the_best_possible(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    for cell in cells_of("limit"):
+        write(path, [cell], 0.2 if cell.method == "optimum" else 0.21)
+    for cell in cells_of("downstream"):
+        write(path, [cell], 0.1 if cell.method == "clean" else 0.13, crps=None)
+    text = render(path)
+    assert lines_of(text, "| geometric | 30%")[0][2:5] == ["0.2100", "0.2000", "1.050"]
+    assert "The largest ratio is 1.050." in text
+    (found,) = lines_of(text, "| 12 |")
+    assert found[1:3] == ["0.1000", "0.1300"]
+    assert found[-3:] == ["0.2", "0.237", "0.254"]
+
+
+def test_a_failed_cell_is_named_and_not_averaged(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    cells = cells_of("long")[:2]
+    write(path, cells[:1], 0.1)
+    nothing = dict.fromkeys(("mse", "crps", "crps_window", "coverage90"))
+    write(path, cells[1:], 0.0, mae=None, error="MemoryError: too wide", **nothing)
+    text = render(path)
+    assert "- long etth mdtim base: MemoryError: too wide" in text
+    assert "0.1000" in text
+
+
+def test_the_tables_in_the_documents_are_those_of_the_results() -> None:
+    root = Path(__file__).parents[1]
+    assert (root / "docs" / "results.md").read_text() == render(root / "results" / "paper.csv")
