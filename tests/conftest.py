@@ -63,6 +63,6 @@ def gappy() -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def nyc() -> pd.DataFrame:
-    from mdtim.demo import nyc_weather
+    from mdtim.weather import nyc_weather
 
     return nyc_weather()

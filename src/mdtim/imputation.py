@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any
 
@@ -84,6 +84,13 @@ class Imputation:
     def quantile(self, level: float) -> Any:
         """Value below which the truth lies with probability `level`."""
         return self.table.arrange(self.panel_quantile(level))
+
+    def with_quantiles(self, levels: Sequence[float]) -> Any:
+        """Return the filled table with further columns: `name_q0.05` for the level 0.05."""
+        if not levels:
+            return self.values
+        extra = {f"q{level:g}": self.panel_quantile(level) for level in levels}
+        return self.table.with_columns(self.values, extra)
 
     def interval(self, coverage: float = 0.9) -> tuple[Any, Any]:
         """Central interval that holds the truth with probability `coverage`: (lower, upper)."""

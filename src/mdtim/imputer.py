@@ -19,7 +19,7 @@ from mdtim.fitting import Corrections, FitReport, fit_network
 from mdtim.imputation import Imputation
 from mdtim.model import FittedModel, ImputationWarning
 from mdtim.panel import Panel
-from mdtim.progress import show_fit, training_progress
+from mdtim.progress import Listener, show_fit, training_progress
 from mdtim.runtime import resolve_device
 from mdtim.scaling import Standardizer
 from mdtim.table import Table, TableOptions
@@ -64,8 +64,9 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         Folder for checkpoints of `fit`; an existing one is resumed.
     checkpoint_every : int
         Steps between two checkpoints.
-    progress : bool or "auto"
-        Progress bar; "auto" shows it on a terminal.
+    progress : bool, "auto" or a function
+        Progress bar; "auto" shows it on a terminal. A function is called during the fit with the
+        share that is done, from 0 to 1, and a few words; it is not saved with the model.
 
     Attributes
     ----------
@@ -115,7 +116,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         validation_share: float = 0.1,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 500,
-        progress: bool | str = "auto",
+        progress: bool | str | Listener = "auto",
     ) -> None:
         self.window = window
         self.preset = preset
@@ -313,6 +314,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         params["preset"] = self.preset if isinstance(self.preset, str) else "custom"
         params["columns"] = None if self.columns is None else list(self.columns)
         params["checkpoint"] = None if self.checkpoint is None else str(self.checkpoint)
+        params["progress"] = "auto" if callable(self.progress) else self.progress
         document = {
             "kind": "imputer",
             "params": params,
