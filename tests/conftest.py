@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Two cores shared by many small matrix products: waiting threads must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -11,6 +15,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from mdtim.config import ModelConfig, preset
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page
 
 settings.register_profile(
     "suite",
@@ -66,3 +73,57 @@ def nyc() -> pd.DataFrame:
     from mdtim.weather import nyc_weather
 
     return nyc_weather()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """The system's Chromium or Playwright's own, without a window; skips where there is none."""
+    from playwright.sync_api import sync_playwright
+
+    # It must not look for updates: tests use no network, and a closed one would delay the start.
+    quiet = ("background-networking", "component-update", "sync", "quic", "gpu", "dev-shm-usage")
+    with sync_playwright() as playwright:
+        found = [shutil.which("chromium"), shutil.which("chromium-browser")]
+        found.append(playwright.chromium.executable_path)
+        path = next((path for path in found if path and Path(path).exists()), None)
+        if path is None:
+            pytest.skip("no Chromium here: make test-browser installs it")
+        browser = playwright.chromium.launch(
+            executable_path=path,
+            chromium_sandbox=False,
+            args=[*(f"--disable-{part}" for part in quiet), "--no-first-run"],
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page_faults() -> Iterator[list[str]]:
+    """What went wrong on `browser_page`; a test that provokes a fault clears the list itself."""
+    faults: list[str] = []
+    yield faults
+    assert not faults
+
+
+@pytest.fixture
+def browser_page(chromium: Browser, page_faults: list[str]) -> Iterator[Page]:
+    """An empty page without state of another test.
+
+    A dialog, an error in a script and an error on the console count as faults.
+    """
+
+    def dismiss(dialog: Dialog) -> None:
+        page_faults.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def listen(said: ConsoleMessage) -> None:
+        if said.type == "error":
+            page_faults.append(f"console: {said.text}")
+
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.on("dialog", dismiss)
+    page.on("console", listen)
+    page.on("pageerror", lambda error: page_faults.append(f"script error: {error}"))
+    yield page
+    context.close()
