@@ -33,7 +33,7 @@ TIERS = [
     {"series", "checkpoint", "inference", "training"},
     {"fitting", "progress", "model", "imputation", "imputer"},
     {"report", "datasets", "messages", "evaluation", "demo", "bench"},
-    {"benchmark"},
+    {"benchmark", "service"},
     {"cli", "__main__"},
 ]
 # Looked up by name at run time, so that a light module need not load a heavy one.
@@ -42,7 +42,7 @@ LAZY = {("imputation", "report"), ("inspection", "checkpoint"), ("cli", "benchma
 
 def name_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
-    if parts[0] in ("report", "bench", "benchmark"):
+    if parts[0] in ("report", "bench", "benchmark", "service"):
         return parts[0]
     return ".".join(part for part in parts if part != "__init__") or "__init__"
 
@@ -59,7 +59,7 @@ def imports_of(path: Path) -> set[str]:
             if rest:
                 found.add(
                     rest.split(".")[0]
-                    if rest.split(".")[0] in ("report", "bench", "benchmark")
+                    if rest.split(".")[0] in ("report", "bench", "benchmark", "service")
                     else rest
                 )
             else:
@@ -95,7 +95,7 @@ def test_the_public_names_are_these() -> None:
 
 def test_the_commands_are_these() -> None:
     assert set(get_command(app).commands) == {
-        *("fit", "impute", "evaluate", "info", "demo"),
+        *("fit", "impute", "evaluate", "info", "demo", "serve"),
         *("bench", "benchmark"),
     }  # type: ignore[attr-defined]
 

@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from mdtim.bench.cli import app as bench_app
 from mdtim.benchmark.cli import app as benchmark_app
 from mdtim.messages import fail, notes, out, user_messages
+from mdtim.service.cli import serve
 
 if TYPE_CHECKING:
     from mdtim.evaluation import Evaluation
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(benchmark_app, name="benchmark")
 app.add_typer(bench_app, name="bench")
+app.command()(serve)
 
 Source = Annotated[Path, typer.Argument(help="CSV or Parquet file, compressed or not.")]
 Time = Annotated[str | None, typer.Option(help="Time column; found by itself if not given.")]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mdtim.autowindow import choose_window
-from mdtim.panel import Panel, gap_lengths
+from mdtim.panel import FloatArray, Panel, gap_lengths
 
 
 def describe_table(panel: Panel) -> dict[str, Any]:
@@ -38,6 +38,27 @@ def describe_table(panel: Panel) -> dict[str, Any]:
         "window": choose_window(panel),
         "columns": columns,
     }
+
+
+def missing_shares(panel: Panel, max_stretches: int) -> FloatArray:
+    """Share of the cells that are missing in each of at most `max_stretches` stretches of rows.
+
+    Returns
+    -------
+    (stretches, V) from 0 to 1
+
+    Examples
+    --------
+    >>> nan = float("nan")
+    >>> values = np.array([[1, nan], [nan, nan], [3, 3], [4, 4]])
+    >>> missing_shares(Panel(values, np.array([0, 4]), ("a", "b")), 2)
+    array([[0.5, 1. ],
+           [0. , 0. ]])
+    """
+    num_rows = len(panel.values)
+    edges = np.linspace(0, num_rows, min(max_stretches, num_rows) + 1).astype(np.int64)
+    counts = np.add.reduceat(~panel.observed, edges[:-1], axis=0, dtype=np.int64)
+    return np.asarray(counts / np.diff(edges)[:, None])
 
 
 def describe_model(folder: Path) -> dict[str, Any]:
