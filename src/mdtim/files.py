@@ -74,6 +74,8 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
             with _opened(path, compression, "rb") as file:
                 raw = file.read()
             frame = _parse(raw, form, path)
+    except MemoryError:
+        raise  # Arrow's counts as one of its own errors, but nothing is wrong with the file
     except _DAMAGE as error:
         raise ValueError(
             f"{path} cannot be read, it may be damaged or cut short; write it again ({error})"

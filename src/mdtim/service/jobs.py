@@ -98,14 +98,13 @@ class JobQueue:
     async def _work(self, worker: WorkerProcess) -> None:
         while True:
             try:
-                await worker.start()
-                async with self._arrived:
-                    await self._arrived.wait_for(lambda: self._waiting)
-                    job = self._waiting.popleft()
-                await self._run(job, worker)
+                await worker.start()  # ahead of the next job, which then need not wait for it
             except WorkerError as error:
-                logger.error("%s; trying again", error)
-                await asyncio.sleep(1)
+                logger.error("%s", error)
+            async with self._arrived:
+                await self._arrived.wait_for(lambda: self._waiting)
+                job = self._waiting.popleft()
+            await self._run(job, worker)
 
     async def _run(self, job: Job, worker: WorkerProcess) -> None:
         job.worker, job.began = worker, time.monotonic()

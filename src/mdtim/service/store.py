@@ -72,7 +72,7 @@ class JobStore:
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = FileLock(root / ".lock", timeout=0)
+        self._lock = FileLock(root / ".lock", timeout=0, thread_local=False)
         try:
             self._lock.acquire()
         except Timeout as error:

@@ -119,12 +119,18 @@ async function fill() {
 
 // The job when it is done; null where it was cancelled or another table was chosen.
 async function follow(job) {
+  const { id } = job;
   while (job.state === "queued" || job.state === "running") {
     at("bar").value = job.share;
     at("work-text").textContent = progressInWords(job);
     await new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));
-    if (state.job !== job.id) return null;
-    job = await api.readJob(job.id);
+    if (state.job !== id) return null;
+    try {
+      job = await api.readJob(id);
+    } catch (error) {
+      if (state.job !== id) return null; // cancelled while asking
+      throw error;
+    }
   }
   if (job.state !== "done") throw new Error(job.message);
   return job;
