@@ -66,11 +66,11 @@ class JobQueue:
         self._reserved = 0
         self._recent_seconds: deque[float] = deque(maxlen=20)
         threads = max(1, (os.cpu_count() or 1) // settings.workers)
-        memory, command = settings.limits.memory_bytes, settings.worker_command
+        limits, command = settings.limits, settings.worker_command
         self.workers = [
-            WorkerProcess(command, "fill", memory, threads) for _ in range(settings.workers)
+            WorkerProcess(command, "fill", limits, threads) for _ in range(settings.workers)
         ]
-        self._reader = WorkerProcess(command, "read", memory, 1)
+        self._reader = WorkerProcess(command, "read", limits, 1)
         self._reader_turn = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         for record in store.load(3600 * settings.keep_hours):

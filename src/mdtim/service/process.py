@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from mdtim.service.protocol import MESSAGE, Done, Failed, Progress, Ready, Task
+from mdtim.service.settings import Limits
 
 Listener = Callable[[Progress], None]
 START_SECONDS = 120.0
@@ -26,9 +27,10 @@ class WorkerProcess:
     """One process, which may die at any time; the next task then starts another one."""
 
     def __init__(
-        self, command: tuple[str, ...], kind: Literal["fill", "read"], memory: int, threads: int
+        self, command: tuple[str, ...], kind: Literal["fill", "read"], limits: Limits, threads: int
     ) -> None:
-        self._command = (*command, kind, str(memory), str(threads))
+        numbers = (limits.memory_bytes, limits.result_bytes, threads)
+        self._command = (*command, kind, *map(str, numbers))
         self._process: Process | None = None
         self.starts = 0
 

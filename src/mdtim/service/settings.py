@@ -28,6 +28,8 @@ class Limits:
     """Rows times columns, skipped steps included."""
     memory_bytes: int = 4 * 2**30
     """Of a worker, on top of what it needs to start."""
+    result_bytes: int = 2**30
+    """Of one file that a job writes."""
     inspect_seconds: float = 60.0
     """To read a table and look at its gaps."""
     job_seconds: float = 1800.0

@@ -6,6 +6,7 @@ the input ends, so does the process. Its memory is limited, and if it dies only 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -27,8 +28,8 @@ FIT_SHARE, FILL_SHARE = 0.85, 0.95
 
 
 def main(arguments: list[str]) -> None:
-    """Serve tasks; arguments: "fill" or "read", bytes of memory, threads."""
-    kind, memory, threads = arguments[0], int(arguments[1]), int(arguments[2])
+    """Serve tasks; arguments: "fill" or "read", bytes of memory and of a file, threads."""
+    kind, (memory, file_size, threads) = arguments[0], map(int, arguments[1:])
     # What libraries print must not get between the messages.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     sys.stdout = sys.stderr
@@ -43,8 +44,8 @@ def main(arguments: list[str]) -> None:
         import mdtim.service.preview  # noqa: F401
 
         has_gpu = False
-    if not has_gpu:  # a GPU's driver maps more addresses than any machine has memory
-        limit_memory(memory)
+    # A GPU's driver maps more addresses than any machine has memory.
+    limit_process(None if has_gpu else memory, file_size)
     _serve(sys.stdin, answers)
 
 
@@ -58,14 +59,22 @@ def _serve(tasks: TextIO, answers: TextIO) -> None:
         say(perform(Task.model_validate_json(line), say))
 
 
-def limit_memory(allowed: int) -> None:
-    """Let the process have `allowed` bytes more than it has now, where the system can do that."""
+def limit_process(memory: int | None, file_size: int) -> None:
+    """Limit what the process may have from now on, where the system can do that.
+
+    Parameters
+    ----------
+    memory : bytes on top of what it has now; None for as much as there is
+    file_size : bytes of any file it writes
+    """
     if sys.platform == "linux":
         import resource
 
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + allowed
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
+        if memory is not None:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            limit = pages * resource.getpagesize() + memory
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def perform(task: Task, say: Say) -> Done | Failed:
@@ -82,6 +91,9 @@ def perform(task: Task, say: Say) -> Done | Failed:
     except Exception as error:
         if _is_out_of_memory(error):
             return Failed(reason="memory", sentence=_memory_sentence(task))
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            size = f"{task.limits.result_bytes:,} bytes"
+            return Failed(reason="input", sentence=f"a file of the result would exceed {size}")
         traceback.print_exc()
         return Failed(
             reason="error",
