@@ -19,6 +19,8 @@ from mdtim.config import ModelConfig, preset
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page
 
+    from service_cases import Place
+
 settings.register_profile(
     "suite",
     deadline=None,
@@ -127,3 +129,22 @@ def browser_page(chromium: Browser, page_faults: list[str]) -> Iterator[Page]:
     page.on("pageerror", lambda error: page_faults.append(f"script error: {error}"))
     yield page
     context.close()
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A service with one real worker, which has all the cores."""
+    from service_cases import quick_service
+
+    with quick_service(tmp_path_factory.mktemp("service")) as place:
+        yield place
+
+
+@pytest.fixture(scope="session")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library's own answers to what tests send to `place`, as files."""
+    from service_cases import write_library_answers
+
+    folder = tmp_path_factory.mktemp("library")
+    write_library_answers(folder)
+    return folder

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pandas as pd
+import torch
 import uvicorn
 
 from conftest import waves
+from mdtim import MDTIMImputer
+from mdtim.files import read_frame, write_frame
 from mdtim.service.app import create_app
-from mdtim.service.settings import ServiceSettings
+from mdtim.service.settings import Limits, ServiceSettings
 
 STUB = (sys.executable, str(Path(__file__).with_name("stub_worker.py")))
 QUICK = {"window": 16, "max_steps": 1, "num_draws": 1, "device": "cpu"}
@@ -84,3 +90,47 @@ def sensors(num_steps: int = 120) -> pd.DataFrame:
 
 def csv_of(frame: pd.DataFrame) -> bytes:
     return frame.to_csv(index=False).encode()
+
+
+@dataclass(frozen=True)
+class Place:
+    """A running service."""
+
+    client: httpx.Client
+    settings: ServiceSettings
+
+
+@contextmanager
+def quick_service(folder: Path) -> Iterator[Place]:
+    """A real server with one real worker and a model called "pumps"."""
+    with warnings.catch_warnings(action="ignore"):
+        MDTIMImputer(**QUICK, progress=False).fit(sensors()).save(make(folder / "models") / "pumps")
+    make(folder / "models" / "no model")
+    settings = ServiceSettings(
+        folder=folder / "jobs",
+        models=folder / "models",
+        imputer=QUICK,
+        limits=Limits(memory_bytes=3 * 2**29, result_bytes=10_000_000),
+    )
+    with running(settings) as client:
+        yield Place(client, settings)
+
+
+def make(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def write_library_answers(folder: Path) -> None:
+    """out.csv, out.parquet and quantiles.csv for the table in.csv."""
+    (folder / "in.csv").write_bytes(csv_of(sensors()))
+    frame = read_frame(folder / "in.csv")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(os.cpu_count() or 1)  # sums depend on the number
+    with warnings.catch_warnings(action="ignore"):
+        imputer = MDTIMImputer(**QUICK, max_minutes=1.0, seed=0, progress=False).fit(frame)
+        result = imputer.impute(frame)
+    torch.set_num_threads(threads)
+    for suffix in ("csv", "parquet"):
+        write_frame(result.values, folder / f"out.{suffix}")
+    write_frame(result.with_quantiles([0.05, 0.95]), folder / "quantiles.csv")

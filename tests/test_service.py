@@ -8,64 +8,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mdtim import MDTIMImputer
-from mdtim.files import read_frame, write_frame
-from mdtim.service.settings import Limits, ServiceSettings
-from service_cases import QUICK, csv_of, ended, running, send, sensors, wait_until
+from mdtim.files import read_frame
+from mdtim.service.settings import Limits
+from service_cases import Place, csv_of, ended, send, sensors, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::mdtim.model.ImputationWarning")
-
-
-@dataclass(frozen=True)
-class Place:
-    client: httpx.Client
-    settings: ServiceSettings
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """One worker, which has all the cores; and so has the library here."""
-    models = tmp_path_factory.mktemp("models")
-    MDTIMImputer(**QUICK, progress=False).fit(sensors()).save(models / "pumps")
-    (models / "no model").mkdir()
-    settings = ServiceSettings(
-        folder=tmp_path_factory.mktemp("jobs"),
-        models=models,
-        imputer=QUICK,
-        limits=Limits(memory_bytes=3 * 2**29, result_bytes=10_000_000),
-    )
-    with running(settings) as client:
-        yield Place(client, settings)
-
-
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library's answer, as files."""
-    import torch
-
-    folder = tmp_path_factory.mktemp("library")
-    (folder / "in.csv").write_bytes(csv_of(sensors()))
-    frame = read_frame(folder / "in.csv")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(os.cpu_count() or 1)
-    imputer = MDTIMImputer(**QUICK, max_minutes=1.0, seed=0, progress=False).fit(frame)
-    result = imputer.impute(frame)
-    torch.set_num_threads(threads)
-    for suffix in ("csv", "parquet"):
-        write_frame(result.values, folder / f"out.{suffix}")
-    write_frame(result.with_quantiles([0.05, 0.95]), folder / "quantiles.csv")
-    return folder
 
 
 @pytest.fixture(scope="module")

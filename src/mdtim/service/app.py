@@ -44,6 +44,8 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         # The usual pages for these load scripts from elsewhere.
         docs_url=None,
         redoc_url=None,
+        # Nothing is sent anywhere, whatever the environment says.
+        telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
     )
     app.state.service = service
     app.include_router(router)

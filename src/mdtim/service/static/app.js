@@ -224,7 +224,8 @@ function action(work) {
 const takeExample = async () => takeFile(await api.readExample());
 
 async function start() {
-  await takeExample();
+  const example = await api.readExample();
+  if (state.file === null) await takeFile(example); // unless a table was dropped meanwhile
   const models = await api.readModels();
   at("model-field").hidden = models.length === 0;
   offer(at("model"), models.map((model) => model.name), null, "the service's own");
