@@ -19,7 +19,7 @@ from fastapi.testclient import TestClient
 from mdtim.service.app import create_app
 from mdtim.service.jobs import JobQueue
 from mdtim.service.settings import Limits
-from mdtim.service.store import now
+from mdtim.service.store import JobStore, now
 from service_cases import ended, running, send, stub_settings, wait_until
 
 
@@ -188,6 +188,24 @@ def test_no_more_results_are_kept_than_allowed(tmp_path: Path) -> None:
         assert send(client, "ok").status_code == 429
         client.delete(f"/v1/jobs/{job}")
         assert send(client, "ok").status_code == 202
+
+
+def test_a_disk_that_cannot_be_written_is_admitted_and_stops_no_worker(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = send(client, "sleep 0.3").json()["id"]
+    wait_until(lambda: is_running(client, job))
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(JobStore, "save", fail)
+    refused = send(client, "ok")
+    assert refused.status_code == 507
+    assert "disk" in refused.json()["detail"]
+    assert ended(client, job)["state"] == "done"
+    monkeypatch.undo()
+    assert ended(client, send(client, "ok").json()["id"])["state"] == "done"
 
 
 def test_a_caller_that_goes_away_frees_the_worker(tmp_path: Path) -> None:

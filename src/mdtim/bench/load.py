@@ -23,8 +23,8 @@ from mdtim.bench.environment import commit, device_name, versions
 
 ROWS, COLUMNS, SHARE_MISSING = 1_000, 8, 0.1
 MODEL = "load"
-FIT_STEPS = 20
-"""Of the model that the clients name: the load is about filling."""
+FIT = ("--preset", "small", "--window", "24", "--max-steps", "3", "--quiet")
+"""How the model is fitted that the clients name: the load is about filling."""
 POLL_SECONDS = 0.5
 START_SECONDS = 120.0
 
@@ -144,8 +144,8 @@ def _service(folder: Path, workers: int) -> Iterator[tuple[int, subprocess.Popen
     (folder / "models").mkdir()
     (folder / "table.csv").write_bytes(_csv(0))
     table, model = folder / "table.csv", folder / "models" / MODEL
-    fit = ("fit", table, "-o", model, "--preset", "small", "--max-steps", FIT_STEPS, "--quiet")
-    subprocess.run([sys.executable, "-m", "mdtim", *map(str, fit)], check=True)
+    fit = ("fit", str(table), "-o", str(model), *FIT)
+    subprocess.run([sys.executable, "-m", "mdtim", *fit], check=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -95,7 +95,7 @@ def _files(*codes: int) -> dict[int | str, dict[str, Any]]:
     return {200: {"description": "The filled table.", "content": content}, **_errors(*codes)}
 
 
-_UPLOAD_ERRORS = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500)
+_UPLOAD_ERRORS = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 507)
 _JOB_ERRORS = (400, 401, 403, 404, 413, 422)
 _PLAIN_ERRORS = (400, 401, 403, 413)
 router = APIRouter(prefix="/v1")

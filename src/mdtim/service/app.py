@@ -54,6 +54,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_exception_handler(RequestValidationError, _say_what_is_wrong)
     app.add_exception_handler(QueueFull, _ask_to_wait)
+    app.add_exception_handler(OSError, _admit_a_bad_disk)
     app.add_middleware(Guard, settings=settings, metrics=service.metrics)
     return app
 
@@ -81,6 +82,12 @@ async def _say_what_is_wrong(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     found = [f"{'.'.join(str(part) for part in e['loc'][1:])}: {e['msg']}" for e in error.errors()]
     return JSONResponse({"detail": "; ".join(found)}, status_code=422)
+
+
+async def _admit_a_bad_disk(_: Request, error: Exception) -> JSONResponse:
+    logging.getLogger("mdtim.service").error("the folder of the service: %s", error)
+    sentence = "the service cannot write to its disk; tell whoever runs it"
+    return JSONResponse({"detail": sentence}, status_code=507)
 
 
 async def _ask_to_wait(_: Request, error: Exception) -> JSONResponse:

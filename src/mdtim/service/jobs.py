@@ -109,10 +109,12 @@ class JobQueue:
     async def _run(self, job: Job, worker: WorkerProcess) -> None:
         job.worker, job.began = worker, time.monotonic()
         job.record.state, job.text = "running", "starting"
-        self._store.save(job.record)
+        self._save(job)
 
         def listen(progress: Progress) -> None:
             job.share, job.text = progress.share, progress.text
+            if job.is_cancelled:  # while the worker was being started
+                worker.kill()
 
         task = self._task("fill", self._store.folder(job.record.id), job.record)
         answer = await worker.perform(task, self._settings.limits.job_seconds, listen)
@@ -132,9 +134,15 @@ class JobQueue:
             record.state, record.facts, record.notes = "done", answer.facts, answer.notes
             job.share, job.text = 1.0, "done"
         record.expires = now() + timedelta(seconds=job.keep_seconds)
-        self._store.save(record)
+        self._save(job)
         self._metrics.jobs.labels(record.state).inc()
         job.ended.set()
+
+    def _save(self, job: Job) -> None:
+        try:
+            self._store.save(job.record)
+        except OSError:  # a full disk must not stop a worker; the caller still gets the answer
+            logger.exception("the record of job %s could not be written", job.record.id[:6])
 
     async def _sweep(self) -> None:
         while True:
@@ -143,7 +151,10 @@ class JobQueue:
             for job in list(self._jobs.values()):
                 expires = job.record.expires
                 if job.record.is_finished and expires is not None and expires < limit:
-                    self._forget(job)
+                    try:
+                        self._forget(job)
+                    except OSError:
+                        logger.exception("job %s could not be removed", job.record.id[:6])
 
     # -- taking on --------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from mdtim.service.settings import Limits
 
 Listener = Callable[[Progress], None]
 START_SECONDS = 120.0
+END_SECONDS = 5.0
 _MAX_LINE = 2**24
 """Bytes of the longest answer: the description of a table of many columns."""
 
@@ -52,7 +53,11 @@ class WorkerProcess:
         self.starts += 1
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=PIPE, stdout=PIPE, limit=_MAX_LINE
+                *self._command,
+                stdin=PIPE,
+                stdout=PIPE,
+                limit=_MAX_LINE,
+                start_new_session=True,  # Ctrl+C is for the service, which ends its workers
             )
             async with asyncio.timeout(START_SECONDS):
                 answer = await self._receive(None)
@@ -106,13 +111,20 @@ class WorkerProcess:
         while line := await self._process.stdout.readline():
             try:
                 message = MESSAGE.validate_json(line)
-            except ValidationError:
-                break  # cut short by the end of the process
+            except ValidationError:  # no message of ours, or one cut short
+                self.kill()
+                break
             if not isinstance(message, Progress):
                 return message
             if listen is not None:
                 listen(message)
-        await self.stop()
+        try:
+            # Its output has ended, so will it. A signal to a process that has just ended would
+            # take its exit code away from under asyncio.
+            async with asyncio.timeout(END_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            await self.stop()
         return Failed(reason="crash", sentence=_how_it_ended(self._process.returncode))
 
 
