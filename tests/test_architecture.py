@@ -37,7 +37,10 @@ TIERS = [
     {"cli", "__main__"},
 ]
 # Looked up by name at run time, so that a light module need not load a heavy one.
-LAZY = {("imputation", "report"), ("inspection", "checkpoint"), ("cli", "benchmark")}
+LAZY = {
+    *(("imputation", "report"), ("imputation", "evaluation"), ("imputer", "report")),
+    *(("inspection", "checkpoint"), ("cli", "benchmark")),
+}
 
 
 def name_of(path: Path) -> str:
@@ -95,7 +98,7 @@ def test_the_public_names_are_these() -> None:
 
 def test_the_commands_are_these() -> None:
     assert set(get_command(app).commands) == {
-        *("fit", "impute", "evaluate", "info", "demo", "serve"),
+        *("fit", "impute", "report", "evaluate", "info", "demo", "serve"),
         *("bench", "benchmark"),
     }  # type: ignore[attr-defined]
 

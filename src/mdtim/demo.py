@@ -40,5 +40,5 @@ def run_demo(
     result = imputer.impute(frame)
     folder.mkdir(parents=True, exist_ok=True)
     write_frame(result.values, folder / "filled.csv")
-    result.report(folder / "report.html", evaluation.to_dict())
+    result.report(folder / "report.html", evaluation)
     return evaluation, imputer

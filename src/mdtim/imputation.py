@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,11 @@ from mdtim.inference import Cells
 from mdtim.panel import BoolArray, FloatArray
 from mdtim.runtime import keyed_uniform
 from mdtim.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from mdtim.evaluation import Evaluation
 
 JointSampler = Callable[[int], FloatArray]
 """sample number → (N, V) values of one joint draw, in data units."""
@@ -123,13 +128,36 @@ class Imputation:
             drawn.append(self.table.restore(self._panel(cells)))
         return drawn
 
-    def report(self, path: str | PathLike[str], evaluation: dict[str, Any] | None = None) -> None:
+    def report(self, path: str | PathLike[str], evaluation: Evaluation | None = None) -> None:
         """Write a self-contained HTML page with the filled gaps and their bands.
 
         Parameters
         ----------
-        evaluation : scores to show beside them (`Evaluation.to_dict()`)
+        evaluation : scores to show beside them, from :func:`mdtim.evaluation.evaluate`
         """
         from mdtim.report import write_report
 
         write_report(self, path, evaluation)
+
+    def plot(self, columns: Sequence[str] | None = None, *, series: Any = None) -> Figure:
+        """Draw columns with their filled gaps and 50 % and 90 % bands; needs matplotlib.
+
+        Parameters
+        ----------
+        columns : names of columns; without, up to eight with the most missing cells
+        series : name of a series; without, the one with the most missing cells
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            On its own, outside pyplot: show it in a notebook or save it with `savefig`.
+        """
+        from mdtim.report.figure import plot
+
+        return plot(self, columns, series)
+
+    def _repr_html_(self) -> str:
+        """Key numbers and a picture of the longest gap, for notebooks."""
+        from mdtim.report.notebook import imputation_html
+
+        return imputation_html(self)

@@ -144,6 +144,23 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         tags.input_tags.three_d_array = True
         return tags
 
+    def _repr_html_inner(self) -> str:
+        """Scikit-learn's diagram, after a fit below the key numbers of the fit."""
+        return self._fit_html() + str(super()._repr_html_inner())
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        bundle: dict[str, Any] = super()._repr_mimebundle_(**kwargs)
+        if "text/html" in bundle:
+            bundle["text/html"] = self._fit_html() + bundle["text/html"]
+        return bundle
+
+    def _fit_html(self) -> str:
+        if not hasattr(self, "model_"):
+            return ""
+        from mdtim.report.notebook import imputer_html
+
+        return imputer_html(self)
+
     # -- learning ---------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any = None) -> Self:
