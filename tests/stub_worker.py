@@ -13,7 +13,7 @@ from pathlib import Path
 
 TABLE = {
     **{"steps": 2, "series": 1, "step_seconds": None, "missing": 1, "share": 0.5, "columns": []},
-    "map": {"columns": ["a"], "shares": [[0.5]], "ticks": []},
+    "map": {"columns": ["a"], "shares": [[0.5]], "ticks": [], "several_series": False},
 }
 PREVIEW = {
     **{"rows": 2, "names": ["a"], "numeric": ["a"], "time": None, "id": None, "problem": None},

@@ -16,15 +16,8 @@ MODULES = sorted(path for path in ROOT.rglob("*.py"))
 TIERS = [
     {"panel", "config", "windows", "missingness", "metrics", "scaling", "autowindow"},
     {
-        "columns",
-        "clock",
-        "grid",
-        "timeline",
-        "table",
-        "files",
-        "inspection",
-        "weather",
-        "baselines.simple",
+        *("columns", "clock", "grid", "timeline", "table", "files"),
+        *("labels", "inspection", "weather", "baselines.simple"),
     },
     {
         *("kernels", "triton_attention", "runtime", "distribution", "stacking"),

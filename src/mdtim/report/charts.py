@@ -36,10 +36,11 @@ from bokeh.models.renderers import DataRenderer
 from bokeh.plotting import figure
 
 from mdtim.evaluation import Evaluation
+from mdtim.inspection import MissingMap
+from mdtim.labels import Labels
 from mdtim.panel import FloatArray, IntArray
-from mdtim.report.labels import Labels
 from mdtim.report.lines import Fill, make_line
-from mdtim.report.summary import ChartFacts, LengthFacts, MissingMap, Summary
+from mdtim.report.summary import ChartFacts, LengthFacts, Summary
 from mdtim.report.words import length_range, shorten
 
 MAX_MAP_COLUMNS = 60

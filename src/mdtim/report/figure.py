@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mdtim.labels import Labels
 from mdtim.panel import IntArray, Panel
-from mdtim.report.labels import Labels
 from mdtim.report.lines import Fill, make_line
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from mdtim.distribution import BinDistribution
+from mdtim.labels import Labels
 from mdtim.panel import BoolArray, FloatArray, IntArray, gap_lengths
 from mdtim.report import words
-from mdtim.report.labels import Labels
 from mdtim.report.lines import QUANTILES, context_of
 
 if TYPE_CHECKING:

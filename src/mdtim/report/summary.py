@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mdtim.evaluation import Evaluation
+from mdtim.inspection import MissingMap, missing_map
+from mdtim.labels import Labels
 from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, length_groups
 from mdtim.report.gaps import Gaps
-from mdtim.report.labels import Labels
 from mdtim.report.lines import Fill, context_of
 
 if TYPE_CHECKING:
@@ -120,17 +121,6 @@ class LengthFacts:
 
 
 @dataclass(frozen=True)
-class MissingMap:
-    """For each column the share missing in each bin of the stacked rows."""
-
-    columns: tuple[str, ...]
-    shares: tuple[tuple[float, ...], ...]
-    ticks: tuple[tuple[float, str], ...]
-    """Place between 0 and 1, and a timestamp, a step or the name of the series that begins."""
-    several_series: bool
-
-
-@dataclass(frozen=True)
 class Summary:
     """All that a report says."""
 
@@ -179,7 +169,7 @@ def summarize_fill(imputation: Imputation, fill: Fill, evaluation: Evaluation | 
         table=_table(panel, missing, gaps, columns, labels),
         columns=columns,
         lengths=_lengths(gaps),
-        map=_map(panel, missing, order, labels),
+        map=missing_map(panel, order, MAX_BINS),
         first_gaps=tuple(by_number[gap] for gap in first),
         charts=charts,
         charts_left_out=left_out,
@@ -306,27 +296,6 @@ def _lengths(gaps: Gaps) -> tuple[LengthFacts, ...]:
         own = gaps.lengths[(gaps.lengths >= shortest) & (gaps.lengths <= longest)]
         facts.append(LengthFacts(shortest, longest, len(own), int(own.sum())))
     return tuple(facts)
-
-
-def _map(panel: Panel, missing: BoolArray, order: IntArray, labels: Labels) -> MissingMap:
-    num_rows, several = len(missing), panel.num_series > 1
-    edges = np.linspace(0, num_rows, min(MAX_BINS, num_rows) + 1).astype(np.int64)
-    counts = np.add.reduceat(missing, edges[:-1], axis=0, dtype=np.int64)
-    # Rounding must not make a single missing cell vanish.
-    shares = (counts / np.diff(edges)[:, None]).clip(0.001 * (counts > 0)).round(3)
-    if several:
-        marks = np.unique(np.linspace(0, panel.num_series, 9).astype(np.int64)[:-1])
-        names = [str(labels.of_series(mark)) for mark in marks.tolist()]
-        ticks = zip((panel.offsets[marks] / num_rows).tolist(), names, strict=True)
-    else:
-        rows = np.unique(np.linspace(0, num_rows, 6).astype(np.int64).clip(max=num_rows - 1))
-        ticks = zip((rows / num_rows).tolist(), labels.of_rows(rows), strict=True)
-    return MissingMap(
-        columns=tuple(panel.variates[variate] for variate in order),
-        shares=tuple(map(tuple, shares[:, order].T.tolist())),
-        ticks=tuple(ticks),
-        several_series=several,
-    )
 
 
 def _mean(numbers: FloatArray) -> float | None:

@@ -8,16 +8,13 @@ from typing import Any
 import numpy as np
 
 from mdtim.imputation import Imputation
-from mdtim.panel import FloatArray, IntArray, Panel, gap_lengths
-from mdtim.service.preview import row_label
+from mdtim.labels import Labels
+from mdtim.panel import FloatArray, IntArray, gap_lengths
+from mdtim.report.lines import Fill, context_of
 
-LOW, HIGH = 0.05, 0.95
-"""Levels of the band."""
 MAX_PICTURES = 240
 MAX_GAPS_PER_COLUMN = 6
 MAX_STRETCHES = 250
-CONTEXT = 24
-"""Steps drawn on either side of a gap, at least."""
 
 
 def chart(result: Imputation) -> dict[str, Any]:
@@ -31,10 +28,8 @@ def chart(result: Imputation) -> dict[str, Any]:
         ``filled``, ``low`` and ``high``, None where there is none.
     """
     panel, missing = result.table.panel, result.missing
-    filled = np.full(panel.values.shape, np.nan)
-    filled[result.cells.rows, result.cells.variates] = result.cells.mean
-    bounds = [np.where(np.isnan(filled), np.nan, result.panel_quantile(q)) for q in (LOW, HIGH)]
-    lines = np.stack([panel.values, filled, *bounds])
+    fill, labels = Fill.of(result), Labels.of(panel)
+    lines = np.stack([panel.values, fill.mean, fill.bounds[0], fill.bounds[-1]])
     rows, variates, lengths = gap_lengths(panel.observed, panel.offsets)
     series = panel.series_of_rows()[rows]
     order = np.argsort(-missing.sum(axis=0), kind="stable")
@@ -45,10 +40,10 @@ def chart(result: Imputation) -> dict[str, Any]:
         own = own[np.argsort(-lengths[own], kind="stable")]
         # The series with the longest gap first, each once, whole; then gaps by their length.
         numbers = list(dict.fromkeys(series[own].tolist()))[:MAX_GAPS_PER_COLUMN]
-        drawn = [_whole(panel, lines, int(variate), number) for number in numbers]
+        drawn = [_whole(labels, lines, int(variate), number) for number in numbers]
         for gap in own[:MAX_GAPS_PER_COLUMN]:
             place = (int(rows[gap]), int(lengths[gap]), int(series[gap]))
-            drawn.append(_gap(panel, lines, int(variate), *place))
+            drawn.append(_gap(labels, lines, int(variate), *place))
         pictures.append(drawn)
     while sum(map(len, pictures)) > MAX_PICTURES:
         max(pictures, key=len).pop()
@@ -58,21 +53,23 @@ def chart(result: Imputation) -> dict[str, Any]:
     }
 
 
-def _whole(panel: Panel, lines: FloatArray, variate: int, number: int) -> dict[str, Any]:
-    begin, end = int(panel.offsets[number]), int(panel.offsets[number + 1])
+def _whole(labels: Labels, lines: FloatArray, variate: int, number: int) -> dict[str, Any]:
+    begin, end = labels.panel.offsets[number : number + 2].tolist()
     rows = begin + thin(lines[0, begin:end, variate], MAX_STRETCHES)
-    return _picture(panel, lines, variate, number, rows, "whole series")
+    return _picture(labels, lines, variate, number, rows, "whole series")
 
 
 def _gap(
-    panel: Panel, lines: FloatArray, variate: int, row: int, length: int, number: int
+    labels: Labels, lines: FloatArray, variate: int, row: int, length: int, number: int
 ) -> dict[str, Any]:
-    begin, end = int(panel.offsets[number]), int(panel.offsets[number + 1])
-    margin = max(CONTEXT, length // 2)
+    begin, end = labels.panel.offsets[number : number + 2].tolist()
+    margin = context_of(length)
     first, stop = max(row - margin, begin), min(row + length + margin, end)
     rows = first + thin(lines[0, first:stop, variate], MAX_STRETCHES)
-    title = f"gap of {length:,} {'step' if length == 1 else 'steps'} at {row_label(panel, row)}"
-    return _picture(panel, lines, variate, number, rows, title)
+    place = labels.of_rows(np.array([row]))[0]
+    place = place if labels.panel.timestamps is not None else f"step {place}"
+    title = f"gap of {length:,} {'step' if length == 1 else 'steps'} at {place}"
+    return _picture(labels, lines, variate, number, rows, title)
 
 
 def thin(observed: FloatArray, max_stretches: int) -> IntArray:
@@ -101,20 +98,19 @@ def thin(observed: FloatArray, max_stretches: int) -> IntArray:
 
 
 def _picture(
-    panel: Panel, lines: FloatArray, variate: int, number: int, rows: IntArray, title: str
+    labels: Labels, lines: FloatArray, variate: int, number: int, rows: IntArray, title: str
 ) -> dict[str, Any]:
-    several = panel.num_series > 1
-    series = str(panel.names[number]) if panel.names else (str(number) if several else None)
+    panel = labels.panel
     observed, filled, low, high = (
         [None if np.isnan(value) else float(f"{value:.6g}") for value in line]
         for line in lines[:, rows, variate]
     )
     return {
         "column": panel.variates[variate],
-        "series": series,
+        "series": labels.of_series(number),
         "title": title,
         "positions": (rows - panel.offsets[number]).tolist(),
-        "labels": [row_label(panel, int(row)) for row in rows],
+        "labels": labels.of_rows(rows),
         "observed": observed,
         "filled": filled,
         "low": low,

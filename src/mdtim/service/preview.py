@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mdtim.inspection import describe_table, missing_shares
+from mdtim.inspection import describe_table, missing_map
 from mdtim.panel import Panel
-from mdtim.service.schemas import MissingMap, Preview, TableChoices, TableFacts
+from mdtim.service.schemas import Preview, TableChoices, TableFacts
 from mdtim.service.settings import Limits
 from mdtim.service.uploads import read_table
 from mdtim.timeline import read_timeline
 
-MAX_STRETCHES = 160
+MAX_BINS = 160
 MAX_MAP_COLUMNS = 60
 MAX_SUGGESTIONS = 6
 """Columns that are tried as the id where the table cannot be read without one."""
@@ -71,29 +72,4 @@ def _attempts(frame: pd.DataFrame, options: dict[str, Any]) -> Iterator[dict[str
 def _describe(panel: Panel) -> TableFacts:
     facts = describe_table(panel)
     order = np.argsort(-(~panel.observed).sum(axis=0), kind="stable")[:MAX_MAP_COLUMNS]
-    shares = missing_shares(panel, MAX_STRETCHES)
-    missing = MissingMap(
-        columns=[panel.variates[variate] for variate in order],
-        shares=shares[:, order].T.round(3).tolist(),
-        ticks=_ticks(panel),
-    )
-    return TableFacts(**{**facts, "map": missing})
-
-
-def _ticks(panel: Panel) -> list[tuple[float, str]]:
-    num_rows = len(panel.values)
-    if panel.num_series > 1:
-        chosen = np.unique(np.linspace(0, panel.num_series - 1, 6).astype(int))
-        names = panel.names or range(panel.num_series)
-        return [(int(panel.offsets[s]) / num_rows, str(names[s])) for s in chosen]
-    rows = np.unique(np.linspace(0, num_rows - 1, 5).astype(int))
-    return [(int(row) / num_rows, row_label(panel, int(row))) for row in rows]
-
-
-def row_label(panel: Panel, row: int) -> str:
-    """Time of a row in words, or its step from 0 where there is no time."""
-    if panel.timestamps is None:
-        return f"step {row:,}"
-    time = panel.timestamps[row]
-    unit = "D" if (panel.step_seconds or 0) >= 86_400 else "m"
-    return str(time.astype(f"M8[{unit}]")).replace("T", " ")
+    return TableFacts(**{**facts, "map": asdict(missing_map(panel, order, MAX_BINS))})

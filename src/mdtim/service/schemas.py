@@ -104,6 +104,7 @@ class MissingMap(BaseModel):
     columns: list[str]
     shares: list[list[float]] = Field(description="For each column, the share missing per stretch.")
     ticks: list[tuple[float, str]] = Field(description="Place from 0 to 1, and its label.")
+    several_series: bool
 
 
 class TableFacts(BaseModel):

@@ -14,9 +14,9 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from mdtim.evaluation import CalibrationPoint, GapLengthScore, MethodScore
+from mdtim.labels import Labels
 from mdtim.report import words
 from mdtim.report.charts import MAX_MAP_COLUMNS, axis_range, chart_document
-from mdtim.report.labels import Labels
 from mdtim.report.lines import Fill
 from mdtim.report.summary import ColumnFacts, LengthFacts, Summary
 
