@@ -125,6 +125,7 @@ def _fill(task: Task, say: Say) -> dict[str, Any]:
 
     say(Progress(share=0.0, text="reading the table"))
     frame = _read(task)
+    say(Progress(share=0.0, text="getting ready"))
     options = task.choices.table_options()
     if task.model is None:
         imputer = MDTIMImputer(**task.imputer, **options, progress=listen).fit(frame)

@@ -44,7 +44,8 @@ export function drawChart(place, data) {
     svg.append(element("polyline", { points, class: "line observed" }));
     if (end - begin === 1) svg.append(dot(x(positions[begin]), y(observed[begin]), "observed"));
   }
-  const places = [[0, "start"], [labels.length >> 1, "middle"], [labels.length - 1, "end"]];
+  const places = [[0, "start"], [labels.length - 1, "end"]];
+  if (width > 520) places.push([labels.length >> 1, "middle"]); // three do not fit on a phone
   for (const [step, anchor] of places) {
     const attributes = { x: x(positions[step]), y: HEIGHT + 12, "text-anchor": anchor };
     svg.append(element("text", attributes, labels[step]));
