@@ -296,6 +296,8 @@ def _group_figure(names: list[str], x_label: str, y_label: str) -> figure:
     plot = _new_figure(250, x_range=_span(-0.6, len(names) - 0.4), y_range=DataRange1d(start=0))
     plot.xaxis[0].ticker = FixedTicker(ticks=list(range(len(names))))
     plot.xaxis[0].major_label_overrides = dict(enumerate(names))
+    if len(names) > 8:
+        plot.xaxis[0].major_label_orientation = 0.6
     plot.xaxis[0].axis_label, plot.yaxis[0].axis_label = x_label, y_label
     return plot
 
