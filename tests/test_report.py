@@ -305,7 +305,7 @@ def test_figures_are_told_in_words() -> None:
     data[7, 0] = np.nan
     summary = summarize(filled(data), EVALUATION)
     assert describe_map(summary) == (
-        "x0 lacks the most, 10.0 % of its steps. 1 column of 2 lack nothing."
+        "x0 lacks the most, 10.0 % of its steps. 1 column of 2 lacks nothing."
     )
     assert describe_lengths(summary) == (
         "2 gaps, the longest 5 steps. 50.0 % of them are single steps."

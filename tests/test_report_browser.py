@@ -94,6 +94,11 @@ def test_a_gap_is_shown_in_all_charts_and_the_keyboard_moves_on(
         seen = ranges(browser_page)[0]
         assert (seen[0] + seen[1]) / 2 == pytest.approx(start + middle * (end - start))
         assert seen[1] - seen[0] == pytest.approx(size * (end - start))
+    for key in ("-", "+", "ArrowLeft"):  # to the limits, where nothing more happens
+        for _ in range(40):
+            browser_page.keyboard.press(key)
+    first, last = whole[0][:2]
+    assert first - (last - first) <= ranges(browser_page)[0][0] < ranges(browser_page)[0][1]
     browser_page.keyboard.press("0")
     assert ranges(browser_page) == whole
 

@@ -46,6 +46,14 @@ class Labels:
         nanoseconds = self.panel.timestamps[rows].astype("M8[ns]").astype(np.int64)
         return nanoseconds / 1e6
 
+    def axis_range(self) -> tuple[float, float]:
+        """First and last place of any series on the axis."""
+        times = self.panel.timestamps
+        if times is None or not len(times):
+            return 0.0, max(float(self.panel.lengths.max(initial=0)) - 1, 1.0)
+        start, end = (self.on_axis(np.array([at]))[0] for at in (times.argmin(), times.argmax()))
+        return (float(start), float(end)) if start < end else (float(start) - 1, float(end) + 1)
+
     def _first_row(self, rows: IntArray) -> int:
         if not len(rows):
             return 0

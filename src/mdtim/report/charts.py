@@ -83,15 +83,6 @@ def chart_document(summary: Summary, fill: Fill) -> dict[str, Any]:
     return {"figures": items, "lines": lines}
 
 
-def axis_range(labels: Labels) -> tuple[float, float]:
-    """First and last place of any series on the axis."""
-    panel = labels.panel
-    first, last = panel.offsets[:-1][panel.lengths > 0], panel.offsets[1:][panel.lengths > 0] - 1
-    ends = [labels.on_axis(np.array(pair)) for pair in zip(first, last, strict=True)]
-    start, end = float(np.min(ends)), float(np.max(ends))
-    return (start, end) if start < end else (start - 1, end + 1)
-
-
 def _span(start: float, end: float) -> Range1d:
     return Range1d(start=start, end=end)
 
@@ -134,7 +125,7 @@ def _line_figure(labels: Labels) -> figure:
         240,
         name="line",
         x_axis_type="datetime" if timed else "linear",
-        x_range=_span(*axis_range(labels)),
+        x_range=_span(*labels.axis_range()),
         y_range=Range1d(),  # the page's script fits it to what is in view
         min_border_left=64,
     )
@@ -228,7 +219,7 @@ def _map_figure(missing_map: MissingMap, labels: Labels) -> figure:
     # The smallest share still gets the first level: a single missing cell must not vanish.
     levels = np.ceil(np.array(missing_map.shares[: len(names)]) * _MAP_LEVELS - 1e-9)
     several = missing_map.several_series
-    start, end = (0.0, 1.0) if several else axis_range(labels)
+    start, end = (0.0, 1.0) if several else labels.axis_range()
     plot = _new_figure(
         44 + 22 * len(names),
         name="map",
@@ -306,6 +297,8 @@ def _group_figure(names: list[str], x_label: str, y_label: str) -> figure:
     plot = _new_figure(250, x_range=_span(-0.6, len(names) - 0.4), y_range=DataRange1d(start=0))
     plot.xaxis[0].ticker = FixedTicker(ticks=list(range(len(names))))
     plot.xaxis[0].major_label_overrides = dict(enumerate(names))
+    if len(names) > 8:
+        plot.xaxis[0].major_label_orientation = 0.6
     plot.xaxis[0].axis_label, plot.yaxis[0].axis_label = x_label, y_label
     return plot
 

@@ -78,8 +78,7 @@ class Gaps:
             ("longest", self.lengths.astype(np.float64)),
             ("most uncertain", np.nan_to_num(self.uncertainty, nan=-1.0)),
         ):
-            first = size[among].max()
-            if size[number] == first > size[among].min():
+            if number == among[size[among].argmax()] and np.ptp(size[among]) > 0:
                 reasons.append(word)
         return " and ".join(reasons) or None
 

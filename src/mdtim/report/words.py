@@ -114,7 +114,8 @@ def describe_map(summary: Summary) -> str:
     worst, rest = whole[0], len(summary.columns) - len(whole)
     text = f"{worst.column} lacks the most, {percent(worst.share)} of its steps."
     if rest:
-        text += f" {count(rest, 'column')} of {len(summary.columns):,} lack nothing."
+        verb = "lacks" if rest == 1 else "lack"
+        text += f" {count(rest, 'column')} of {len(summary.columns):,} {verb} nothing."
     return text
 
 

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from mdtim.evaluation import CalibrationPoint, GapLengthScore, MethodScore
 from mdtim.labels import Labels
 from mdtim.report import words
-from mdtim.report.charts import MAX_MAP_COLUMNS, axis_range, chart_document
+from mdtim.report.charts import MAX_MAP_COLUMNS, chart_document
 from mdtim.report.lines import Fill
 from mdtim.report.summary import ColumnFacts, LengthFacts, Summary
 
@@ -30,10 +30,9 @@ def render_page(summary: Summary, fill: Fill) -> str:
     library, script = bokeh_script(), _read("page.js")
     allowed = " ".join(f"'sha256-{_digest(text)}'" for text in (library, script))
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {allowed}"
-    labels = Labels.of(fill.panel)
     page: str = _template().render(
         s=summary,
-        axis=axis_range(labels),
+        axis=Labels.of(fill.panel).axis_range(),
         max_map_columns=MAX_MAP_COLUMNS,
         policy=policy,
         style=Markup(_read("page.css")),

@@ -69,15 +69,17 @@
     return new Date(value).toISOString().slice(0, 16).replace("T", " ");
   }
 
-  function show(start, end) {
-    if (!(end > start)) return;
-    range = [start, end];
+  function show(first, last) {
+    // No further away than the data are long, and no closer than one can count on.
+    const reach = whole[1] - whole[0];
+    const start = Math.max(first, whole[0] - reach), end = Math.min(last, whole[1] + reach);
+    if (end - start > 1e-7 * reach) range = [start, end];
     inView.forEach(follow);
     const map = drawn.get(document.getElementById("map"));
     const box = map?.select_one("view");
-    const all = start <= whole[0] && end >= whole[1];
-    box?.setv({ left: start, right: end, visible: !all });
-    shown.textContent = `${place(start)} to ${place(end)}`;
+    const all = range[0] <= whole[0] && range[1] >= whole[1];
+    box?.setv({ left: range[0], right: range[1], visible: !all });
+    shown.textContent = `${place(range[0])} to ${place(range[1])}`;
   }
 
   function move(how) {
