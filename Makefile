@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test test-browser lint bench clean
 
 setup: $(STAMP)
 
@@ -24,6 +24,12 @@ lint: setup
 
 test: lint
 	$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=90
+
+# Debian's Chromium, or Playwright's own elsewhere; `make test` skips these tests without one.
+test-browser: setup
+	command -v chromium || command -v chromium-browser || \
+		{ apt-get update && apt-get install --yes chromium; } || $(BIN)/playwright install chromium
+	$(BIN)/python -m pytest -m browser
 
 bench: setup
 	$(BIN)/mdtim bench table --json

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Two cores shared by many small matrix products: waiting threads must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -11,6 +15,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from mdtim.config import ModelConfig, preset
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page
+
+    from service_cases import Place
 
 settings.register_profile(
     "suite",
@@ -63,6 +72,79 @@ def gappy() -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def nyc() -> pd.DataFrame:
-    from mdtim.demo import nyc_weather
+    from mdtim.weather import nyc_weather
 
     return nyc_weather()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """The system's Chromium or Playwright's own, without a window; skips where there is none."""
+    from playwright.sync_api import sync_playwright
+
+    # It must not look for updates: tests use no network, and a closed one would delay the start.
+    quiet = ("background-networking", "component-update", "sync", "quic", "gpu", "dev-shm-usage")
+    with sync_playwright() as playwright:
+        found = [shutil.which("chromium"), shutil.which("chromium-browser")]
+        found.append(playwright.chromium.executable_path)
+        path = next((path for path in found if path and Path(path).exists()), None)
+        if path is None:
+            pytest.skip("no Chromium here: make test-browser installs it")
+        browser = playwright.chromium.launch(
+            executable_path=path,
+            chromium_sandbox=False,
+            args=[*(f"--disable-{part}" for part in quiet), "--no-first-run"],
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page_faults() -> Iterator[list[str]]:
+    """What went wrong on `browser_page`; a test that provokes a fault clears the list itself."""
+    faults: list[str] = []
+    yield faults
+    assert not faults
+
+
+@pytest.fixture
+def browser_page(chromium: Browser, page_faults: list[str]) -> Iterator[Page]:
+    """An empty page without state of another test.
+
+    A dialog, an error in a script and an error on the console count as faults.
+    """
+
+    def dismiss(dialog: Dialog) -> None:
+        page_faults.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def listen(said: ConsoleMessage) -> None:
+        if said.type == "error":
+            page_faults.append(f"console: {said.text}")
+
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.on("dialog", dismiss)
+    page.on("console", listen)
+    page.on("pageerror", lambda error: page_faults.append(f"script error: {error}"))
+    yield page
+    context.close()
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A service with one real worker, which has all the cores."""
+    from service_cases import quick_service
+
+    with quick_service(tmp_path_factory.mktemp("service")) as place:
+        yield place
+
+
+@pytest.fixture(scope="session")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library's own answers to what tests send to `place`, as files."""
+    from service_cases import write_library_answers
+
+    folder = tmp_path_factory.mktemp("library")
+    write_library_answers(folder)
+    return folder

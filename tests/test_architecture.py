@@ -12,14 +12,14 @@ from mdtim.cli import app
 ROOT = Path(mdtim.__file__).parent
 MODULES = sorted(path for path in ROOT.rglob("*.py"))
 
-PACKAGES = ("report", "bench", "benchmark", "pretraining")
+PACKAGES = ("report", "bench", "benchmark", "pretraining", "service")
 
 # A module imports only from lower tiers, or from its own tier.
 TIERS = [
     {"panel", "config", "windows", "missingness", "metrics", "scaling", "autowindow"},
     {
-        *("columns", "clock", "grid", "timeline", "table", "files", "inspection"),
-        *("baselines.simple", "baselines.kalman"),
+        *("columns", "clock", "grid", "timeline", "table", "files", "labels", "inspection"),
+        *("weather", "baselines.simple", "baselines.kalman"),
     },
     {
         *("triton_compiler", "triton_inverse", "triton_attention", "kernels"),
@@ -30,11 +30,14 @@ TIERS = [
     {"series", "relations", "checkpoint", "inference", "lessons", "optimization", "training"},
     {"fitting", "progress", "model", "imputation", "imputer", "pretrained"},
     {"report", "sources", "datasets", "messages", "evaluation", "demo", "bench", "pretraining"},
-    {"benchmark"},
+    {"benchmark", "service"},
     {"cli", "__main__"},
 ]
 # Looked up by name at run time, so that a light module need not load a heavy one.
-LAZY = {("imputation", "report"), ("inspection", "checkpoint"), ("cli", "benchmark")}
+LAZY = {
+    *(("imputation", "report"), ("imputation", "evaluation"), ("imputer", "report")),
+    *(("inspection", "checkpoint"), ("cli", "benchmark")),
+}
 
 
 def name_of(path: Path) -> str:
@@ -88,7 +91,7 @@ def test_the_public_names_are_these() -> None:
 
 def test_the_commands_are_these() -> None:
     assert set(get_command(app).commands) == {
-        *("fit", "impute", "evaluate", "info", "demo", "pretrain"),
+        *("fit", "impute", "report", "evaluate", "info", "demo", "pretrain", "serve"),
         *("bench", "benchmark"),
     }  # type: ignore[attr-defined]
 

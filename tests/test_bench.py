@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from conftest import tiny_config
 from gpu_cases import needs_cuda
-from mdtim.bench import environment, kernels, speed, table
+from mdtim.bench import environment, kernels, load, speed, table
 from mdtim.cli import app
 
 
@@ -95,3 +95,37 @@ def test_filling_a_table_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_commit_is_named_where_there_is_one() -> None:
     assert isinstance(environment.commit(), str)
+
+
+@pytest.mark.filterwarnings("ignore::mdtim.model.ImputationWarning")
+def test_load_counts_what_clients_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With workers that only pretend, in a server of this process."""
+    from service_cases import running, stub_settings
+
+    monkeypatch.setattr(load, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(load, "MODEL", "pumps")
+    (tmp_path / "models" / "pumps").mkdir(parents=True)
+    (tmp_path / "models" / "pumps" / "config.json").write_text('{"kind": "imputer"}')
+    settings = stub_settings(tmp_path / "jobs", models=tmp_path / "models", max_kept=2)
+    counts = load._Counts()
+    with running(settings) as client:
+        port = client.base_url.port
+        assert port is not None
+        load._job(port, b"die", counts)
+        with pytest.raises(AssertionError, match="cut short"):
+            load._job(port, b"ok", counts)
+        monkeypatch.setattr(load.time, "sleep", lambda seconds: None)
+        load._job(port, b"ok", counts)
+    load._job(port, b"ok", counts)
+    seen = (counts.accepted, counts.failed, counts.refused, counts.server_errors)
+    assert seen == (2, 1, 1, 1)
+    assert len(counts.uploads) == 2
+
+
+def test_tables_of_the_load_test_have_their_size_and_gaps() -> None:
+    header, *rows = load._csv(1).decode().splitlines()
+    assert len(rows) == load.ROWS
+    assert header.count(",") == load.COLUMNS - 1
+    missing = sum(row.split(",").count("") for row in rows)
+    assert missing == pytest.approx(0.1 * load.ROWS * load.COLUMNS, rel=0.2)
+    assert load._csv(1) == load._csv(1) != load._csv(2)

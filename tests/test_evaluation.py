@@ -8,6 +8,7 @@ import pytest
 from conftest import tiny_config
 from mdtim import MDTIMImputer
 from mdtim.evaluation import evaluate, hide_share
+from mdtim.scaling import Standardizer
 from mdtim.table import Table
 
 pytestmark = pytest.mark.filterwarnings("ignore::mdtim.model.ImputationWarning")
@@ -32,6 +33,51 @@ def test_a_model_is_scored_beside_the_simple_methods_on_the_same_cells(gappy: np
     assert json.loads(json.dumps(scores.to_dict()))["num_hidden"] == scores.num_hidden
 
 
+def test_columns_and_gap_lengths_split_the_hidden_cells(gappy: np.ndarray) -> None:
+    scores, table = evaluate(imputer(), gappy, share=0.2, seed=1, fit=True)
+    hidden = hide_share(table.panel, 0.2, 1)
+    for parts in (scores.columns, scores.gap_lengths):
+        assert sum(part.num_hidden for part in parts) == scores.num_hidden
+        for whole, *own in zip(scores.rows, *(part.rows for part in parts), strict=True):
+            assert {row.method for row in own} == {whole.method}
+            weights = [part.num_hidden for part in parts]
+            for error in ("mae", "crps", "coverage90"):
+                if getattr(whole, error) is not None:
+                    mean = np.average([getattr(row, error) for row in own], weights=weights)
+                    assert mean == pytest.approx(getattr(whole, error))
+            squares = np.average([row.rmse**2 for row in own], weights=weights)
+            assert squares == pytest.approx(whole.rmse**2)
+    column = scores.columns[1]
+    shown = np.where(hidden, np.nan, gappy)[:, 1]
+    error = (np.nanmean(shown) - gappy[hidden[:, 1], 1]) / Standardizer.fit(gappy).std[1]
+    assert (column.column, column.num_hidden) == ("x1", len(error))
+    assert column.rows[1].mae == pytest.approx(np.abs(error).mean())
+    # A hidden cell beside missing ones belongs to the gap that both make.
+    missing = np.isnan(np.where(hidden, np.nan, gappy))
+    count = {1: 0, 2: 0}
+    for row, variate in np.argwhere(hidden):
+        before = missing[:row, variate][::-1]
+        after = missing[row + 1 :, variate]
+        length = 1 + sum(
+            len(side) if side.all() else int(side.argmin()) for side in (before, after)
+        )
+        count[length] = count.get(length, 0) + 1
+    for group in scores.gap_lengths:
+        lengths = range(group.shortest, group.longest + 1)
+        assert group.num_hidden == sum(count.get(length, 0) for length in lengths)
+
+
+def test_the_calibration_curve_rises_and_holds_the_coverage_of_the_scores(
+    gappy: np.ndarray,
+) -> None:
+    scores, _ = evaluate(imputer(), gappy, share=0.2, seed=1, fit=True)
+    covered = [point.covered for point in scores.calibration]
+    assert covered == sorted(covered)
+    assert 0 < covered[0] < covered[-1] <= 1
+    by_level = {point.level: point.covered for point in scores.calibration}
+    assert by_level[0.9] == scores.rows[0].coverage90
+
+
 def test_the_score_of_linear_interpolation_is_that_of_pandas(gappy: np.ndarray) -> None:
     import pandas as pd
 
@@ -39,8 +85,6 @@ def test_the_score_of_linear_interpolation_is_that_of_pandas(gappy: np.ndarray) 
     hidden = hide_share(table.panel, 0.2, 1)
     shown = pd.DataFrame(np.where(hidden, np.nan, gappy))
     error = (shown.interpolate(limit_direction="both") - gappy).to_numpy()
-    from mdtim.scaling import Standardizer
-
     expected = np.abs(error / Standardizer.fit(gappy).std)[hidden].mean()
     assert scores.rows[-1].mae == pytest.approx(expected)
 

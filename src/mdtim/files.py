@@ -26,7 +26,7 @@ import pyarrow.parquet
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 _PARQUET = (".parquet", ".pq")
-_DAMAGE = (pa.ArrowException, OSError, EOFError, zlib.error, lzma.LZMAError)
+_DAMAGE = (pa.ArrowException, OSError, EOFError, zlib.error, lzma.LZMAError, csv.Error)
 # Missing numbers as pandas reads them; in columns of text these are text like any other.
 _MISSING = pa.array(
     ["", "#N/A", "#NA", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"]
@@ -60,7 +60,7 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
     1  008   <NA>    NaN
     """
     path = Path(path).expanduser()
-    form, compression = _form(path)
+    form, compression = table_suffixes(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder; name a file in it")
     if not path.exists():
@@ -74,6 +74,8 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
             with _opened(path, compression, "rb") as file:
                 raw = file.read()
             frame = _parse(raw, form, path)
+    except MemoryError:
+        raise  # Arrow's counts as one of its own errors, but nothing is wrong with the file
     except _DAMAGE as error:
         raise ValueError(
             f"{path} cannot be read, it may be damaged or cut short; write it again ({error})"
@@ -89,7 +91,7 @@ def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     A time index or a named one becomes the first column of a text file, numbering does not.
     """
     path = Path(path).expanduser()
-    form, compression = _form(path)
+    form, compression = table_suffixes(path)
     with atomic_path(path) as temporary:
         if form in _PARQUET:
             frame.to_parquet(temporary)
@@ -156,8 +158,43 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
                 leftover.unlink(missing_ok=True)
 
 
-def _form(path: Path) -> tuple[str, str]:
-    """Suffix of the format and suffix of the compression."""
+def unpack(path: Path, target: Path, max_bytes: int) -> None:
+    """Copy a text file, decompressed where it is compressed, and stop when it grows too large.
+
+    Raises
+    ------
+    ValueError
+        If it holds more than `max_bytes` or is damaged.
+    """
+    _, compression = table_suffixes(path)
+    try:
+        with _opened(path, compression, "rb") as file, target.open("wb") as plain:
+            left = max_bytes
+            while part := file.read(min(2**20, left + 1)):
+                left -= len(part)
+                if left < 0:
+                    raise ValueError(f"{path} unpacks to more than {max_bytes:,} bytes; split it")
+                plain.write(part)
+    except _DAMAGE as error:
+        raise ValueError(
+            f"{path} cannot be unpacked, it may be damaged or cut short ({error})"
+        ) from error
+
+
+def table_suffixes(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """Suffix of the format and suffix of the compression, "" where there is none.
+
+    Raises
+    ------
+    ValueError
+        If tables are not read from files of this kind.
+
+    Examples
+    --------
+    >>> table_suffixes("a.b/Sensors.CSV.gz")
+    ('.csv', '.gz')
+    """
+    path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compression = suffixes.pop() if suffixes and suffixes[-1] in _COMPRESSIONS else ""
     form = suffixes[-1] if suffixes else ""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,11 @@ from mdtim.inference import Cells
 from mdtim.panel import BoolArray, FloatArray
 from mdtim.runtime import keyed_uniform
 from mdtim.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from mdtim.evaluation import Evaluation
 
 JointSampler = Callable[[int], FloatArray]
 """sample number → (N, V) values of one joint draw, in data units."""
@@ -85,6 +90,13 @@ class Imputation:
         """Value below which the truth lies with probability `level`."""
         return self.table.arrange(self.panel_quantile(level))
 
+    def with_quantiles(self, levels: Sequence[float]) -> Any:
+        """Return the filled table with further columns: `name_q0.05` for the level 0.05."""
+        if not levels:
+            return self.values
+        extra = {f"q{level:g}": self.panel_quantile(level) for level in levels}
+        return self.table.with_columns(self.values, extra)
+
     def interval(self, coverage: float = 0.9) -> tuple[Any, Any]:
         """Central interval that holds the truth with probability `coverage`: (lower, upper)."""
         if not 0 < coverage < 1:
@@ -116,13 +128,36 @@ class Imputation:
             drawn.append(self.table.restore(self._panel(cells)))
         return drawn
 
-    def report(self, path: str | PathLike[str], evaluation: dict[str, Any] | None = None) -> None:
+    def report(self, path: str | PathLike[str], evaluation: Evaluation | None = None) -> None:
         """Write a self-contained HTML page with the filled gaps and their bands.
 
         Parameters
         ----------
-        evaluation : scores to show beside them (`Evaluation.to_dict()`)
+        evaluation : scores to show beside them, from :func:`mdtim.evaluation.evaluate`
         """
         from mdtim.report import write_report
 
         write_report(self, path, evaluation)
+
+    def plot(self, columns: Sequence[str] | None = None, *, series: Any = None) -> Figure:
+        """Draw columns with their filled gaps and 50 % and 90 % bands; needs matplotlib.
+
+        Parameters
+        ----------
+        columns : names of columns; without, up to eight with the most missing cells
+        series : name of a series; without, the one with the most missing cells
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            On its own, outside pyplot: show it in a notebook or save it with `savefig`.
+        """
+        from mdtim.report.figure import plot
+
+        return plot(self, columns, series)
+
+    def _repr_html_(self) -> str:
+        """Key numbers and a picture of the longest gap, for notebooks."""
+        from mdtim.report.notebook import imputation_html
+
+        return imputation_html(self)

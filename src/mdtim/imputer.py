@@ -20,7 +20,7 @@ from mdtim.imputation import Imputation
 from mdtim.model import FittedModel, ImputationWarning
 from mdtim.panel import Panel
 from mdtim.pretrained import is_pretrained, load_pretrained
-from mdtim.progress import show_fit, training_progress
+from mdtim.progress import Listener, show_fit, training_progress
 from mdtim.runtime import resolve_device
 from mdtim.scaling import Standardizer
 from mdtim.table import Table, TableOptions
@@ -65,8 +65,9 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         Folder for checkpoints of `fit`; an existing one is resumed.
     checkpoint_every : int
         Steps between two checkpoints.
-    progress : bool or "auto"
-        Progress bar; "auto" shows it on a terminal.
+    progress : bool, "auto" or a function
+        Progress bar; "auto" shows it on a terminal. A function is called during the fit with the
+        share that is done, from 0 to 1, and a few words; it is not saved with the model.
 
     Attributes
     ----------
@@ -117,7 +118,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         validation_share: float = 0.1,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 500,
-        progress: bool | str = "auto",
+        progress: bool | str | Listener = "auto",
     ) -> None:
         self.window = window
         self.preset = preset
@@ -145,6 +146,23 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         tags.input_tags.allow_nan = True
         tags.input_tags.three_d_array = True
         return tags
+
+    def _repr_html_inner(self) -> str:
+        """Scikit-learn's diagram, after a fit below the key numbers of the fit."""
+        return self._fit_html() + str(super()._repr_html_inner())
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        bundle: dict[str, Any] = super()._repr_mimebundle_(**kwargs)
+        if "text/html" in bundle:
+            bundle["text/html"] = self._fit_html() + bundle["text/html"]
+        return bundle
+
+    def _fit_html(self) -> str:
+        if not hasattr(self, "model_"):
+            return ""
+        from mdtim.report.notebook import imputer_html
+
+        return imputer_html(self)
 
     # -- learning ---------------------------------------------------------------------------
 
@@ -342,6 +360,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         params["preset"] = self.preset if isinstance(self.preset, str) else "custom"
         params["columns"] = None if self.columns is None else list(self.columns)
         params["checkpoint"] = None if self.checkpoint is None else str(self.checkpoint)
+        params["progress"] = "auto" if callable(self.progress) else self.progress
         document = {
             "kind": "imputer",
             "params": params,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mdtim.autowindow import choose_window
-from mdtim.panel import Panel, gap_lengths
+from mdtim.labels import Labels
+from mdtim.panel import IntArray, Panel, gap_lengths
 
 
 def describe_table(panel: Panel) -> dict[str, Any]:
@@ -38,6 +40,45 @@ def describe_table(panel: Panel) -> dict[str, Any]:
         "window": choose_window(panel),
         "columns": columns,
     }
+
+
+@dataclass(frozen=True)
+class MissingMap:
+    """For each column the share missing in each bin of the stacked rows."""
+
+    columns: tuple[str, ...]
+    shares: tuple[tuple[float, ...], ...]
+    ticks: tuple[tuple[float, str], ...]
+    """Place between 0 and 1, and a timestamp, a step or the name of the series that begins."""
+    several_series: bool
+
+
+def missing_map(panel: Panel, order: IntArray, max_bins: int) -> MissingMap:
+    """Divide the rows into at most `max_bins` bins and count what is missing in each.
+
+    Parameters
+    ----------
+    order : variates to count, in this order
+    """
+    missing, labels = ~panel.observed, Labels.of(panel)
+    num_rows, several = len(missing), panel.num_series > 1
+    edges = np.linspace(0, num_rows, min(max_bins, num_rows) + 1).astype(np.int64)
+    counts = np.add.reduceat(missing, edges[:-1], axis=0, dtype=np.int64)
+    # Rounding must not make a single missing cell vanish.
+    shares = (counts / np.diff(edges)[:, None]).clip(0.001 * (counts > 0)).round(3)
+    if several:
+        marks = np.unique(np.linspace(0, panel.num_series, 9).astype(np.int64)[:-1])
+        names = [str(labels.of_series(mark)) for mark in marks.tolist()]
+        ticks = zip((panel.offsets[marks] / num_rows).tolist(), names, strict=True)
+    else:
+        rows = np.unique(np.linspace(0, num_rows, 6).astype(np.int64).clip(max=num_rows - 1))
+        ticks = zip((rows / num_rows).tolist(), labels.of_rows(rows), strict=True)
+    return MissingMap(
+        columns=tuple(panel.variates[variate] for variate in order),
+        shares=tuple(map(tuple, shares[:, order].T.tolist())),
+        ticks=tuple(ticks),
+        several_series=several,
+    )
 
 
 def describe_model(folder: Path) -> dict[str, Any]:

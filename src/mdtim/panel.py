@@ -106,3 +106,18 @@ def gap_lengths(observed: BoolArray, offsets: IntArray) -> tuple[IntArray, IntAr
     variates, rows = np.nonzero(starts)
     _, last = np.nonzero(ends)
     return rows, variates, last - rows + 1
+
+
+def length_groups(lengths: IntArray) -> list[tuple[int, int]]:
+    """Group gap lengths by doubling: shortest and longest of each group, both included.
+
+    Examples
+    --------
+    >>> length_groups(np.array([3, 1, 7]))
+    [(1, 1), (2, 2), (3, 4), (5, 8)]
+    """
+    groups, shortest, longest = [], 1, 1
+    while shortest <= lengths.max(initial=0):
+        groups.append((shortest, longest))
+        shortest, longest = longest + 1, 2 * longest
+    return groups

@@ -1,4 +1,4 @@
-"""A progress bar for people; silence for everyone else."""
+"""A progress bar for people, a callback for programs; silence for everyone else."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from mdtim.fitting import FitReport
 from mdtim.training import Progress
 
 OnStep = Callable[[Progress, float], None]
+Listener = Callable[[float, str], None]
+"""Told the share of the fit that is done, from 0 to 1, and what is being done, in words."""
 
 
-def _is_shown(wanted: bool | str) -> bool:
+def _is_shown(wanted: bool | str | Listener) -> bool:
+    if callable(wanted):
+        return False
     if wanted not in (True, False, "auto"):
-        raise ValueError(f'progress must be True, False or "auto", got {wanted!r}')
+        raise ValueError(f'progress must be True, False, "auto" or a function, got {wanted!r}')
     return sys.stderr.isatty() if wanted == "auto" else bool(wanted)
 
 
-def show_fit(wanted: bool | str, report: FitReport) -> None:
+def show_fit(wanted: bool | str | Listener, report: FitReport) -> None:
     """Say how the fit went, in one line on stderr, where a progress bar was shown."""
     if not _is_shown(wanted) or report.validation_mae is None:
         return
@@ -30,13 +34,16 @@ def show_fit(wanted: bool | str, report: FitReport) -> None:
 
 
 @contextmanager
-def training_progress(wanted: bool | str) -> Iterator[OnStep | None]:
-    """Show steps, validation error and time left on stderr.
+def training_progress(wanted: bool | str | Listener) -> Iterator[OnStep | None]:
+    """Show steps, validation error and time left on stderr, or tell a listener.
 
     Parameters
     ----------
-    wanted : True, False, or "auto": only on a terminal
+    wanted : True, False, "auto": only on a terminal; or a listener
     """
+    if callable(wanted):
+        yield lambda progress, share: wanted(share, f"fitting, {_words(progress)}")
+        return
     if not _is_shown(wanted):
         yield None
         return
@@ -47,15 +54,19 @@ def training_progress(wanted: bool | str) -> Iterator[OnStep | None]:
     columns = (
         TextColumn("fitting"),
         BarColumn(),
-        TextColumn("step {task.fields[step]}  validation MAE {task.fields[mae]}"),
+        TextColumn("{task.fields[words]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("fitting", total=1.0, step=0, mae="–")
+        task = bar.add_task("fitting", total=1.0, words="")
 
         def on_step(progress: Progress, share: float) -> None:
-            mae = f"{progress.best_mae:.4f}" if progress.history else "–"
-            bar.update(task, completed=share, step=progress.step, mae=mae)
+            bar.update(task, completed=share, words=_words(progress))
 
         yield on_step
+
+
+def _words(progress: Progress) -> str:
+    mae = f", validation MAE {progress.best_mae:.4f}" if progress.history else ""
+    return f"step {progress.step}{mae}"

@@ -42,6 +42,25 @@ def table(as_json: Json = False) -> None:
     _show(rows, tuple(rows[0]), as_json)
 
 
+@app.command()
+def load(
+    seconds: Annotated[float, typer.Option(help="How long clients upload.")] = 60.0,
+    clients: Annotated[int, typer.Option(help="Clients at the same time.")] = 50,
+    workers: Annotated[int, typer.Option(help="Workers of the service.")] = 2,
+    output: Annotated[Path | None, typer.Option(help="Append the row to this CSV file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """The service on loopback while many clients upload tables of 1,000 × 8 cells."""
+    from mdtim.bench.load import run_load
+
+    with user_messages():
+        rows = [asdict(run_load(seconds, clients, workers))]
+    if output is not None:
+        _append(output, rows)
+    shown = ("accepted", "done", "failed", "refused", "server_errors", "job_p50", "job_p99")
+    _show(rows, shown, as_json)
+
+
 def _append(path: Path, rows: list[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = not path.exists()

@@ -1,0 +1,75 @@
+"""A table before it is filled: its columns, its gaps, and how it could be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mdtim.inspection import describe_table, missing_map
+from mdtim.panel import Panel
+from mdtim.service.schemas import Preview, TableChoices, TableFacts
+from mdtim.service.settings import Limits
+from mdtim.service.uploads import read_table
+from mdtim.timeline import read_timeline
+
+MAX_BINS = 160
+MAX_MAP_COLUMNS = 60
+MAX_SUGGESTIONS = 6
+"""Columns that are tried as the id where the table cannot be read without one."""
+
+
+def preview(frame: pd.DataFrame, choices: TableChoices, limits: Limits) -> Preview:
+    """Describe a table; where it cannot be read the sentence why is part of the description."""
+    options = {k: v for k, v in choices.table_options().items() if k != "columns"}
+    facts = Preview(
+        rows=len(frame),
+        names=[str(name) for name in frame.columns],
+        numeric=[str(n) for n in frame.columns if pd.api.types.is_numeric_dtype(frame[n].dtype)],
+        time=choices.time,
+        id=choices.id,
+        table=None,
+        problem=None,
+        notes=[],
+    )
+    for attempt in _attempts(frame, options):
+        try:
+            table = read_table(frame, attempt, limits)
+        except ValueError as error:
+            # The first attempt is the user's own: its sentence is the one to show.
+            facts.problem = facts.problem or str(error)
+            continue
+        if attempt is not options and table.panel.timestamps is None:
+            continue  # a suggestion that loses the time is none
+        timeline = read_timeline(frame, attempt.get("time"), attempt.get("id"))
+        facts.time = None if timeline.time is None else str(frame.columns[timeline.time.position])
+        facts.id = attempt.get("id")
+        facts.numeric = list(table.panel.variates)
+        facts.table = _describe(table.panel)
+        facts.problem = None
+        break
+    return facts
+
+
+def _attempts(frame: pd.DataFrame, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield options
+    if "id" in options:
+        return
+    names = (
+        str(name)
+        for name in frame.columns
+        if name != options.get("time")
+        and not pd.api.types.is_float_dtype(frame[name].dtype)
+        and 1 < frame[name].nunique() <= len(frame) // 2
+    )
+    yield from ({**options, "id": name} for name in islice(names, MAX_SUGGESTIONS))
+
+
+def _describe(panel: Panel) -> TableFacts:
+    facts = describe_table(panel)
+    order = np.argsort(-(~panel.observed).sum(axis=0), kind="stable")[:MAX_MAP_COLUMNS]
+    return TableFacts(**{**facts, "map": asdict(missing_map(panel, order, MAX_BINS))})

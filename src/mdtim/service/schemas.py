@@ -1,0 +1,167 @@
+"""What travels over HTTP: options in, states and facts out."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Format = Literal["csv", "parquet", "json"]
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+Reason = Literal["input", "memory", "time", "crash", "error"]
+"""Why a job failed: the table, a limit, the worker's end, or a fault of ours."""
+
+JOB_ID = r"^[A-Za-z0-9_-]{22}$"
+MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+ColumnName = Annotated[str, Field(min_length=1, max_length=500)]
+Level = Annotated[float, Field(gt=0, lt=1)]
+
+
+class TableChoices(BaseModel):
+    """What is known about a table; everything may be left out."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    time: ColumnName | None = Field(None, description="Time column; found by itself if not given.")
+    id: ColumnName | None = Field(None, description="Column that tells several series apart.")
+    freq: Annotated[str, Field(max_length=40)] | None = Field(
+        None, description="Sampling period (h, 10min): missing timestamps become rows."
+    )
+    columns: list[ColumnName] = Field(
+        [], max_length=500, description="Columns to fill; without, all numeric ones."
+    )
+
+    def table_options(self) -> dict[str, Any]:
+        """What was said, as arguments of `TableOptions` and `MDTIMImputer`."""
+        given = self.model_dump(include={"time", "id", "freq"}, exclude_none=True)
+        return given | ({"columns": tuple(self.columns)} if self.columns else {})
+
+
+class FillChoices(TableChoices):
+    """How a table is to be filled."""
+
+    quantiles: list[Level] = Field(
+        [], max_length=9, description="Adds a column name_q0.05 per column and level."
+    )
+    model: Annotated[str, Field(pattern=MODEL_NAME)] | None = Field(
+        None, description="A model of GET /v1/models; without, the service's own way."
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
+        0, description="The same seed gives the same result."
+    )
+    max_minutes: Annotated[float, Field(gt=0, le=60)] | None = Field(
+        None, description="Time limit of a fit; cut to what the service allows."
+    )
+
+
+class ImputeChoices(FillChoices):
+    """How a table is to be filled, and what comes back."""
+
+    format: Format | None = Field(
+        None, description="Of the answer; json for a JSON body, csv for others."
+    )
+
+
+class ColumnTable(BaseModel):
+    """A table as JSON: the cells of every column, null where missing."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "columns": {
+                        "time": [f"2024-01-01T{hour:02}:00:00" for hour in range(6)],
+                        "level": [1.0, 1.2, None, None, 1.8, 2.0],
+                    }
+                }
+            ]
+        }
+    )
+    columns: dict[str, list[float | int | str | bool | None]]
+
+
+class ErrorBody(BaseModel):
+    """Every error: one sentence that says what was found and what to do."""
+
+    detail: str = Field(examples=["the table has no rows; pass at least one"])
+
+
+class ColumnFacts(BaseModel):
+    """One numeric column and its gaps."""
+
+    column: str
+    missing: int
+    share: float
+    gaps: int
+    median_gap: float
+    longest_gap: int
+
+
+class MissingMap(BaseModel):
+    """Where along the rows cells are missing; rows sorted by series and time."""
+
+    columns: list[str]
+    shares: list[list[float]] = Field(description="For each column, the share missing per stretch.")
+    ticks: list[tuple[float, str]] = Field(description="Place from 0 to 1, and its label.")
+    several_series: bool
+
+
+class TableFacts(BaseModel):
+    """What a table looks like when read with the given choices."""
+
+    steps: int
+    series: int
+    step_seconds: float | None
+    missing: int
+    share: float
+    columns: list[ColumnFacts]
+    map: MissingMap
+
+
+class Preview(BaseModel):
+    """A table before it is filled."""
+
+    rows: int
+    names: list[str] = Field(description="All columns of the file.")
+    numeric: list[str] = Field(description="Those that can be filled.")
+    time: str | None = Field(description="The column taken for the time.")
+    id: str | None = Field(description="The column taken for the series: yours, or a suggestion.")
+    table: TableFacts | None = Field(description="null where the table cannot be read that way.")
+    problem: str | None = Field(description="Then this says why.")
+    notes: list[str] = Field(description="What its owner should know about how it was read.")
+
+
+class JobStatus(BaseModel):
+    """Where a job stands."""
+
+    id: str = Field(pattern=JOB_ID, examples=["pVXZ3vIKWtZUe-0V8nTqlA"])
+    state: State
+    share: float = Field(description="Of the work that is done, from 0 to 1.")
+    text: str = Field(description="What is being done, in words.")
+    seconds_left: float | None = Field(description="An estimate; null where there is none.")
+    ahead: int = Field(description="Jobs that will start before this one.")
+    message: str | None = Field(description="Why it failed.")
+    notes: list[str] = Field(description="What the owner of the table should know.")
+    facts: dict[str, Any] = Field(description="rows, missing, filled, and how a fit went.")
+    created: datetime
+    expires: datetime | None = Field(description="When the result is removed.")
+
+
+class ModelFacts(BaseModel):
+    """A model that requests may name."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str = Field(pattern=MODEL_NAME)
+    window: int | None = None
+    variates: list[str] | None = None
+
+
+class Health(BaseModel):
+    """The service answers, and how busy it is."""
+
+    status: Literal["ok"]
+    version: str
+    workers: int
+    running: int
+    queued: int

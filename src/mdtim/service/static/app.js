@@ -1,0 +1,272 @@
+// The page: a table comes in, its gaps are shown, it is filled, the result is shown.
+
+import * as api from "./api.js";
+import { drawChart } from "./chart.js";
+import { drawMap } from "./map.js";
+
+const POLL_MILLISECONDS = 400;
+const at = (id) => document.getElementById(id);
+const state = { file: null, table: null, job: null, pictures: [], turn: 0 };
+
+// -- the table -------------------------------------------------------------------------------
+
+async function takeFile(file) {
+  state.file = file;
+  state.job = null;
+  for (const id of ["gaps", "choices", "work", "result"]) at(id).hidden = true;
+  at("facts").textContent = `Reading ${file.name}…`;
+  await look({}, true);
+}
+
+async function look(choices, isNew) {
+  const turn = state.turn += 1;
+  const found = await api.preview(state.file, choices);
+  if (turn !== state.turn) return; // another table was chosen meanwhile
+  state.table = found.table;
+  at("facts").textContent = inWords(found);
+  offer(at("time"), found.names, found.time, "found by itself");
+  offer(at("id"), found.names, found.id, "one series");
+  if (isNew) offerColumns(found.numeric);
+  at("choices").hidden = false;
+  at("gaps").hidden = found.table === null;
+  at("fill").disabled = found.table === null || found.table.missing === 0;
+  at("choice-note").textContent = found.problem ??
+    (found.table.missing === 0 ? "Nothing is missing." : found.notes.join(" "));
+  if (found.table !== null) showGaps(found.table);
+}
+
+function inWords(found) {
+  const size = `${state.file.name}: ${count(found.rows, "row")}, ${count(found.names.length, "column")}`;
+  if (found.table === null) return `${size}.`;
+  const { missing, share, series } = found.table;
+  const several = series > 1 ? `, ${count(series, "series", "series")}` : "";
+  return `${size}${several}; ${count(missing, "cell")} missing (${(100 * share).toFixed(1)} %).`;
+}
+
+function count(number, one, many = `${one}s`) {
+  return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
+}
+
+function showGaps(table) {
+  drawMap(at("map"), table);
+  const rows = table.columns.map((column) => {
+    const cells = [column.column, column.missing.toLocaleString("en"),
+      `${(100 * column.share).toFixed(1)} %`, column.gaps.toLocaleString("en"),
+      column.longest_gap.toLocaleString("en")];
+    const row = document.createElement("tr");
+    row.append(...cells.map((text) => withText("td", text)));
+    return row;
+  });
+  at("gap-table").tBodies[0].replaceChildren(...rows);
+}
+
+function withText(name, text) {
+  const made = document.createElement(name);
+  made.textContent = text;
+  return made;
+}
+
+function offer(select, names, chosen, nothing) {
+  const options = names.map((name) => new Option(name, name, false, name === chosen));
+  const none = new Option(nothing, "", false, chosen === null);
+  none.dataset.none = "";
+  select.replaceChildren(none, ...options);
+}
+
+const chosen = (select) => select.selectedIndex > 0 ? select.value : null;
+
+function offerColumns(names) {
+  const boxes = names.map((name) => {
+    const label = document.createElement("label");
+    const box = document.createElement("input");
+    box.type = "checkbox";
+    box.checked = true;
+    box.value = name;
+    label.append(box, withText("span", name));
+    return label;
+  });
+  at("columns").replaceChildren(withText("legend", "Columns"), ...boxes);
+}
+
+function tableChoices() {
+  const choices = [["time", chosen(at("time"))], ["id", chosen(at("id"))]];
+  return choices.filter(([, value]) => value !== null);
+}
+
+// -- the work --------------------------------------------------------------------------------
+
+async function fill() {
+  const boxes = [...at("columns").querySelectorAll("input")];
+  const wanted = boxes.filter((box) => box.checked);
+  if (wanted.length === 0) throw new Error("Choose at least one column to fill.");
+  const choices = [...tableChoices(), ["max_minutes", at("minutes").value]];
+  if (wanted.length < boxes.length) choices.push(...wanted.map((box) => ["columns", box.value]));
+  if (chosen(at("model")) !== null) choices.push(["model", at("model").value]);
+  at("fill").disabled = true;
+  at("result").hidden = true;
+  try {
+    const job = await api.createJob(state.file, choices);
+    state.job = job.id;
+    at("work").hidden = false;
+    at("cancel").focus();
+    const ended = await follow(job);
+    if (ended !== null) await showResult(ended);
+  } finally {
+    at("fill").disabled = false;
+    at("work").hidden = true;
+  }
+}
+
+// The job when it is done; null where it was cancelled or another table was chosen.
+async function follow(job) {
+  const { id } = job;
+  while (job.state === "queued" || job.state === "running") {
+    at("bar").value = job.share;
+    at("work-text").textContent = progressInWords(job);
+    await new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));
+    if (state.job !== id) return null;
+    try {
+      job = await api.readJob(id);
+    } catch (error) {
+      if (state.job !== id) return null; // cancelled while asking
+      throw error;
+    }
+  }
+  if (job.state !== "done") throw new Error(job.message);
+  return job;
+}
+
+function progressInWords(job) {
+  if (job.state === "queued") return `Waiting; ${count(job.ahead, "job")} ahead.`;
+  const left = job.seconds_left;
+  if (left === null) return `${job.text}…`;
+  const rounded = left < 60 ? `${Math.max(1, Math.round(left))} s` : `${Math.round(left / 60)} min`;
+  return `${job.text}; about ${rounded} left.`;
+}
+
+async function cancel() {
+  const id = state.job;
+  state.job = null;
+  at("work").hidden = true;
+  at("fill").focus();
+  await api.deleteJob(id);
+}
+
+// -- the result ------------------------------------------------------------------------------
+
+async function showResult(job) {
+  const chart = await api.readChart(job.id);
+  const { filled, missing, validation_mae: own, linear_mae: linear } = job.facts;
+  const left = missing - filled;
+  const score = own === null || linear === null || own === undefined ? "" :
+    ` On held-out cells the mean error is ${own.toPrecision(3)} of a standard deviation; ` +
+    `linear interpolation has ${linear.toPrecision(3)}.`;
+  at("result-facts").textContent = `${count(filled, "cell")} filled` +
+    `${left > 0 ? `, ${left.toLocaleString("en")} left missing` : ""}.${score}`;
+  at("notes").replaceChildren(...job.notes.map((note) => withText("li", note)));
+  state.pictures = chart.pictures;
+  at("column").replaceChildren(...chart.columns.map((name) => new Option(name, name)));
+  at("open-report").hidden = api.hasToken();
+  at("open-report").href = api.reportPath(job.id);
+  at("result").hidden = false;
+  offerViews();
+  at("result").focus();
+  at("result").scrollIntoView({ block: "nearest" });
+}
+
+function offerViews() {
+  const options = state.pictures.flatMap((picture, number) => {
+    if (picture.column !== at("column").value) return [];
+    const series = picture.series === null ? "" : `${picture.series}: `;
+    return [new Option(`${series}${picture.title}`, String(number))];
+  });
+  at("view").replaceChildren(...options);
+  showPicture();
+}
+
+function showPicture() {
+  const picture = state.pictures[Number(at("view").value)];
+  if (picture !== undefined && at("view").options.length > 0) drawChart(at("chart"), picture);
+  else at("chart").replaceChildren();
+}
+
+async function download(kind) {
+  const blob = await api.readFile(state.job, kind);
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = kind === "report" ? "report.html" : `filled.${kind}`;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+// -- wiring ----------------------------------------------------------------------------------
+
+// Every action clears the last message and shows its own if it fails.
+function action(work) {
+  return async (event) => {
+    event?.preventDefault();
+    at("alert").hidden = true;
+    try {
+      await work(event);
+    } catch (error) {
+      at("alert").textContent = error.message;
+      at("alert").hidden = false;
+      at("alert").scrollIntoView({ block: "nearest" });
+      if (at("facts").textContent.endsWith("…")) at("facts").textContent = "No table yet.";
+      if (error instanceof api.TokenNeeded) {
+        at("token-form").hidden = false;
+        at("token").focus();
+      }
+    }
+  };
+}
+
+const takeExample = async () => takeFile(await api.readExample());
+
+async function start() {
+  const example = await api.readExample();
+  if (state.file === null) await takeFile(example); // unless a table was dropped meanwhile
+  const models = await api.readModels();
+  at("model-field").hidden = models.length === 0;
+  offer(at("model"), models.map((model) => model.name), null, "the service's own");
+}
+
+at("file").addEventListener("change", action(async (event) => {
+  const [file] = event.target.files;
+  event.target.value = "";
+  if (file !== undefined) await takeFile(file);
+}));
+const drop = at("drop");
+for (const name of ["dragenter", "dragover"]) {
+  drop.addEventListener(name, (event) => {
+    event.preventDefault();
+    drop.classList.add("over");
+  });
+}
+for (const name of ["dragleave", "drop"]) {
+  drop.addEventListener(name, () => drop.classList.remove("over"));
+}
+drop.addEventListener("drop", action(async (event) => {
+  const [file] = event.dataTransfer.files;
+  if (file !== undefined) await takeFile(file);
+}));
+at("example").addEventListener("click", action(takeExample));
+at("time").addEventListener("change", action(() => look(tableChoices(), false)));
+at("id").addEventListener("change", action(() => look(tableChoices(), false)));
+at("choices").addEventListener("submit", action(fill));
+at("cancel").addEventListener("click", action(cancel));
+at("column").addEventListener("change", offerViews);
+at("view").addEventListener("change", showPicture);
+for (const button of document.querySelectorAll("[data-download]")) {
+  button.addEventListener("click", action(() => download(button.dataset.download)));
+}
+at("token-form").addEventListener("submit", action(async () => {
+  api.useToken(at("token").value);
+  at("token-form").hidden = true;
+  await start();
+}));
+window.addEventListener("resize", () => {
+  if (!at("gaps").hidden) drawMap(at("map"), state.table);
+  if (!at("result").hidden) showPicture();
+});
+action(start)();

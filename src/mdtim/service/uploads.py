@@ -1,0 +1,160 @@
+"""Tables that strangers send: measured before they are read, refused where they are too large."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+
+from mdtim.files import read_frame, table_suffixes, unpack
+from mdtim.service.settings import Limits
+from mdtim.table import Table, TableOptions
+
+JSON_SUFFIX = ".json"
+_PARQUET = (".parquet", ".pq")
+_BLOCK = 2**20
+
+
+def source_suffix(name: str) -> str:
+    """Suffix under which an uploaded file is kept, such as ".csv.gz"; no other part of its name.
+
+    Raises
+    ------
+    ValueError
+        If the service cannot read such files.
+    """
+    if Path(name).suffix.lower() == JSON_SUFFIX:
+        return JSON_SUFFIX
+    try:
+        return "".join(table_suffixes(name))
+    except ValueError as error:
+        raise ValueError(
+            "the name of the file must end in .csv, .tsv, .txt (also with .gz, .bz2, .xz, .zst), "
+            ".parquet, .pq or .json"
+        ) from error
+
+
+def read_upload(path: Path, limits: Limits) -> pd.DataFrame:
+    """Read an uploaded table if it is within the limits.
+
+    Sizes are taken from headers and metadata first, so that a small file which stands for a large
+    table is refused before it is unpacked. The limit on a worker's memory is the last word.
+
+    Raises
+    ------
+    ValueError
+        If it is damaged or too large. Messages call it "the file".
+    """
+    plain = path.with_name(f"plain{path.suffix}")
+    try:
+        if path.suffix == JSON_SUFFIX:
+            plain = path.with_name("plain.parquet")
+            pa.parquet.write_table(_json_table(path, limits), plain)
+        elif path.suffix in _PARQUET:
+            _check_parquet(path, limits)
+            plain = path
+        else:
+            form, _ = table_suffixes(path)
+            plain = path.with_name(f"plain{form}")
+            unpack(path, plain, limits.unpacked_bytes)
+            _check_text(plain, limits)
+        frame = read_frame(plain)
+    except ValueError as error:
+        sentence = str(error)
+        for name in (path, plain):
+            sentence = sentence.replace(str(name), "the file")
+        raise ValueError(sentence) from error
+    finally:
+        if plain != path:
+            plain.unlink(missing_ok=True)
+    _check_size(len(frame), frame.shape[1], limits)
+    return frame
+
+
+def read_table(frame: pd.DataFrame, options: dict[str, Any], limits: Limits) -> Table:
+    """Read the table as the imputer will, and refuse one that skips too many steps."""
+    table = Table.read(frame, TableOptions(**options))
+    steps, variates = table.panel.values.shape
+    if steps * variates > limits.cells:
+        raise ValueError(
+            f"between its first and last time the table has {steps:,} steps of {variates} columns, "
+            f"above the limit of {limits.cells:,} cells; check its times, or split it"
+        )
+    return table
+
+
+def _check_size(rows: int, columns: int, limits: Limits) -> None:
+    for found, limit, what in (
+        (rows, limits.rows, "rows"),
+        (columns, limits.columns, "columns"),
+        (rows * columns, limits.cells, "cells"),
+    ):
+        if found > limit:
+            raise ValueError(f"the file holds {found:,} {what}, the limit is {limit:,}; split it")
+
+
+def _check_text(path: Path, limits: Limits) -> None:
+    with path.open("rb") as file:
+        header = file.readline(_BLOCK)
+        if len(header) == _BLOCK:
+            raise ValueError(f"the first line of {path} is longer than {_BLOCK:,} bytes")
+        # Quoted line breaks count too: a bound from above, and one that costs nothing to take.
+        lines = 1
+        while block := file.read(_BLOCK):
+            lines += block.count(b"\n")
+    columns = max(header.count(sign) for sign in (b",", b";", b"\t", b"|")) + 1
+    _check_size(lines, columns, limits)
+
+
+def _check_parquet(path: Path, limits: Limits) -> None:
+    try:
+        facts = pa.parquet.read_metadata(path)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is not a Parquet file, or damaged ({error})") from error
+    _check_size(facts.num_rows, facts.num_columns, limits)
+    groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
+    if sum(group.total_byte_size for group in groups) > limits.unpacked_bytes:
+        raise ValueError(f"{path} unpacks to more than {limits.unpacked_bytes:,} bytes; split it")
+    # Lists in cells: more values than rows times columns.
+    values = sum(group.column(c).num_values for group in groups for c in range(group.num_columns))
+    if values > limits.cells:
+        raise ValueError(f"{path} holds {values:,} values, the limit is {limits.cells:,}; split it")
+
+
+def _json_table(path: Path, limits: Limits) -> pa.Table:
+    try:
+        document = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the body is not JSON ({error})") from error
+    columns = document.get("columns") if isinstance(document, dict) else None
+    if not isinstance(columns, dict) or not all(isinstance(c, list) for c in columns.values()):
+        raise ValueError('expected a JSON object {"columns": {"name": [1.5, null], ...}}')
+    lengths = {len(cells) for cells in columns.values()}
+    if len(lengths) != 1:
+        raise ValueError(
+            f"the columns have {sorted(lengths)} cells; expected one number of cells for all"
+            if lengths
+            else "the table has no columns; give at least one"
+        )
+    _check_size(lengths.pop(), len(columns), limits)
+    try:
+        arrays = {name: _json_column(name, cells) for name, cells in columns.items()}
+        return pa.table(arrays)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the JSON holds half a character ({error}); mend the text") from error
+
+
+def _json_column(name: str, cells: list[Any]) -> pa.Array:
+    if any(isinstance(cell, dict | list) for cell in cells):
+        raise ValueError(f"column {name!r} holds lists or objects; expected numbers, text or null")
+    try:
+        return pa.array(cells)
+    except (pa.ArrowException, OverflowError) as error:
+        raise ValueError(
+            f"column {name!r} mixes kinds of cells or holds a number too large; expected only "
+            f"numbers or only text ({error})"
+        ) from error

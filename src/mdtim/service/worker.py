@@ -1,0 +1,196 @@
+"""A process that reads and fills tables, one at a time, for the service.
+
+It takes a :class:`Task` per line of its standard input and answers on its standard output; when
+the input ends, so does the process. Its memory is limited, and if it dies only its task is lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from mdtim.service.protocol import Done, Failed, Progress, Ready, Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pydantic import BaseModel
+
+Say = Callable[["BaseModel"], None]
+FIT_SHARE, FILL_SHARE = 0.85, 0.95
+"""How much of a job is done after the fit and after the fill."""
+
+
+def main(arguments: list[str]) -> None:
+    """Serve tasks; arguments: "fill" or "read", bytes of memory and of a file, threads."""
+    kind, (memory, file_size, threads) = arguments[0], map(int, arguments[1:])
+    # What libraries print must not get between the messages.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    sys.stdout = sys.stderr
+    if kind == "fill":
+        import torch
+
+        import mdtim.imputer  # loaded before the first task comes
+
+        torch.set_num_threads(threads)
+        has_gpu = torch.cuda.is_available()
+    else:
+        import mdtim.service.preview  # noqa: F401
+
+        has_gpu = False
+    # A GPU's driver maps more addresses than any machine has memory.
+    limit_process(None if has_gpu else memory, file_size)
+    _serve(sys.stdin, answers)
+
+
+def _serve(tasks: TextIO, answers: TextIO) -> None:
+    def say(message: BaseModel) -> None:
+        answers.write(message.model_dump_json() + "\n")
+        answers.flush()
+
+    say(Ready())
+    for line in tasks:
+        say(perform(Task.model_validate_json(line), say))
+
+
+def limit_process(memory: int | None, file_size: int) -> None:
+    """Limit what the process may have from now on, where the system can do that.
+
+    Parameters
+    ----------
+    memory : bytes on top of what it has now; None for as much as there is
+    file_size : bytes of any file it writes
+    """
+    if sys.platform == "linux":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
+        if memory is not None:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            limit = pages * resource.getpagesize() + memory
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def perform(task: Task, say: Say) -> Done | Failed:
+    """Do a task; whatever goes wrong becomes an answer."""
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            facts = _TASKS[task.kind](task, say)
+        return Done(facts=facts, notes=_notes(caught))
+    except ValueError as error:
+        return Failed(reason="input", sentence=_without_paths(str(error), task))
+    except MemoryError:
+        return Failed(reason="memory", sentence=_memory_sentence(task))
+    except Exception as error:
+        if _is_out_of_memory(error):
+            return Failed(reason="memory", sentence=_memory_sentence(task))
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            size = f"{task.limits.result_bytes:,} bytes"
+            return Failed(reason="input", sentence=f"a file of the result would exceed {size}")
+        traceback.print_exc()
+        return Failed(
+            reason="error",
+            sentence=f"a fault inside mdtim ({type(error).__name__}); the service's log says more",
+        )
+
+
+def _check(task: Task, say: Say) -> dict[str, Any]:
+    from mdtim.service.uploads import read_table
+
+    frame = _read(task)
+    if task.model is None:
+        read_table(frame, task.choices.table_options(), task.limits)
+    return {"rows": len(frame), "columns": frame.shape[1]}
+
+
+def _preview(task: Task, say: Say) -> dict[str, Any]:
+    from mdtim.service.preview import preview
+
+    return preview(_read(task), task.choices, task.limits).model_dump()
+
+
+def _fill(task: Task, say: Say) -> dict[str, Any]:
+    from mdtim.imputer import MDTIMImputer
+    from mdtim.service.results import write_result
+
+    def listen(share: float, text: str) -> None:
+        say(Progress(share=FIT_SHARE * share, text=text))
+
+    say(Progress(share=0.0, text="reading the table"))
+    frame = _read(task)
+    say(Progress(share=0.0, text="getting ready"))
+    options = task.choices.table_options()
+    if task.model is None:
+        imputer = MDTIMImputer(**task.imputer, **options, progress=listen).fit(frame)
+    else:
+        imputer = MDTIMImputer.load(task.model)
+        imputer.set_params(**options)  # goes before what the model remembers of its own table
+    say(Progress(share=FIT_SHARE, text="filling the gaps"))
+    result = imputer.impute(frame)
+    say(Progress(share=FILL_SHARE, text="writing the result"))
+    filled = result.with_quantiles(task.choices.quantiles)
+    folder = task.source.parent
+    for form in task.formats:
+        write_result(filled, folder / f"result.{form}")
+    if task.with_pictures:
+        from mdtim.service.chart import chart
+
+        result.report(folder / "report.html")
+        (folder / "chart.json").write_text(json.dumps(chart(result)), encoding="utf-8")
+    # Not every way to fill has held-out cells to score itself on.
+    fit = getattr(imputer, "report_", None)
+    return {
+        "rows": len(filled),
+        "missing": int(result.missing.sum()),
+        "filled": len(result.cells.mean),
+        "validation_mae": getattr(fit, "validation_mae", None),
+        "linear_mae": getattr(fit, "linear_mae", None),
+    }
+
+
+_TASKS = {"check": _check, "preview": _preview, "fill": _fill}
+
+
+def _read(task: Task) -> pd.DataFrame:
+    from mdtim.service.uploads import read_upload
+
+    return read_upload(task.source, task.limits)
+
+
+def _without_paths(sentence: str, task: Task) -> str:
+    """Leave out where the service keeps its files."""
+    for path in (task.source, task.model):
+        if path is not None:
+            sentence = sentence.replace(f"{path.parent}{os.sep}", "")
+    return sentence
+
+
+def _notes(caught: list[warnings.WarningMessage]) -> list[str]:
+    """Collect what is meant for the owner of the table; the rest goes to the log."""
+    from_us = [w for w in caught if w.category.__module__.startswith("mdtim.")]
+    for warning in caught:
+        if warning not in from_us:
+            print(f"{warning.category.__name__}: {warning.message}", file=sys.stderr)
+    return list(dict.fromkeys(str(warning.message) for warning in from_us))
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return "alloc" in str(error).lower() and "memory" in str(error).lower()
+
+
+def _memory_sentence(task: Task) -> str:
+    return (
+        f"the table needs more than the {task.limits.memory_bytes / 2**30:.1f} GiB of memory a job "
+        "may have; fill fewer columns or rows"
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,240 @@
+"""The queue, its workers and what is kept: with workers that only pretend."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from mdtim.service.app import create_app
+from mdtim.service.jobs import JobQueue
+from mdtim.service.settings import Limits
+from mdtim.service.store import JobStore, now
+from service_cases import ended, running, send, stub_settings, wait_until
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[TestClient]:
+    settings = stub_settings(tmp_path / "jobs", workers=2, queue_length=2)
+    with TestClient(create_app(settings), base_url="http://localhost") as client:
+        yield client
+
+
+def queue_of(client: TestClient) -> JobQueue:
+    queue: JobQueue = client.app.state.service.queue  # type: ignore[attr-defined]
+    return queue
+
+
+def is_running(client: TestClient, job: str) -> bool:
+    return bool(client.get(f"/v1/jobs/{job}").json()["text"] == "half way")
+
+
+def test_a_killed_worker_fails_its_own_job_with_a_sentence_and_no_other(client: TestClient) -> None:
+    victim = send(client, "sleep 60").json()["id"]
+    wait_until(lambda: is_running(client, victim))
+    bystander = send(client, "sleep 0.5").json()["id"]
+    wait_until(lambda: is_running(client, bystander))
+    worker = queue_of(client)._jobs[victim].worker
+    assert worker is not None
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    failed = ended(client, victim)
+    assert failed["state"] == "failed"
+    assert "ended unexpectedly (signal SIGKILL" in failed["message"]
+    assert ended(client, bystander)["state"] == "done"
+    for _ in range(2):  # both workers take jobs again
+        assert ended(client, send(client, "ok").json()["id"])["state"] == "done"
+    assert client.get(f"/v1/jobs/{victim}/result").status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"), [("die", "SIGKILL"), ("quit", "exit code 3"), ("babble", "unexpectedly")]
+)
+def test_a_worker_that_ends_or_babbles_gives_the_caller_a_sentence(
+    client: TestClient, table: str, sentence: str
+) -> None:
+    answer = send(client, table, "/v1/impute")
+    assert answer.status_code == 500
+    assert sentence in answer.json()["detail"]
+    assert send(client, "ok", "/v1/impute").text == "filled"
+
+
+def test_a_full_queue_says_when_to_come_again(client: TestClient) -> None:
+    jobs = [send(client, "sleep 60").json()["id"] for _ in range(2)]
+    for job in jobs:
+        wait_until(lambda job=job: is_running(client, job))
+    jobs += [send(client, "sleep 60").json()["id"] for _ in range(2)]
+    assert [client.get(f"/v1/jobs/{job}").json()["ahead"] for job in jobs] == [0, 0, 0, 1]
+    for path in ("/v1/jobs", "/v1/impute", "/v1/preview"):
+        refused = send(client, "ok", path)
+        assert refused.status_code == 429
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert "full" in refused.json()["detail"]
+    assert client.delete(f"/v1/jobs/{jobs[2]}").status_code == 204
+    assert send(client, "ok").status_code == 202
+
+
+def test_progress_comes_with_an_estimate_of_the_time_left(client: TestClient) -> None:
+    job = send(client, "sleep 60").json()["id"]
+    wait_until(lambda: is_running(client, job))
+    status = client.get(f"/v1/jobs/{job}").json()
+    assert status["share"] == 0.5
+    assert 0 <= status["seconds_left"] < 30
+
+
+def test_a_cancelled_job_ends_at_once_and_leaves_nothing(client: TestClient) -> None:
+    job = send(client, "sleep 60").json()["id"]
+    wait_until(lambda: is_running(client, job))
+    assert client.delete(f"/v1/jobs/{job}").status_code == 204
+    assert client.get(f"/v1/jobs/{job}").status_code == 404
+    assert client.delete(f"/v1/jobs/{job}").status_code == 404
+    assert list(queue_of(client)._store.root.glob("[!.]*")) == []
+    assert 'mdtim_jobs_total{state="cancelled"} 1.0' in client.get("/metrics").text
+
+
+def test_a_job_ends_at_its_time_limit(tmp_path: Path) -> None:
+    settings = stub_settings(tmp_path, limits=Limits(job_seconds=0.3))
+    with TestClient(create_app(settings), base_url="http://localhost") as client:
+        failed = ended(client, send(client, "sleep 60").json()["id"])
+        assert "time limit of 0.3 s" in failed["message"]
+        assert ended(client, send(client, "ok").json()["id"])["state"] == "done"
+
+
+def test_a_worker_that_does_not_start_fails_jobs_with_a_sentence(tmp_path: Path) -> None:
+    settings = stub_settings(tmp_path, worker_command=("/nowhere/at/all",))
+    with TestClient(create_app(settings), base_url="http://localhost") as client:
+        answer = send(client, "ok")
+        assert answer.status_code == 500
+        assert "did not start" in answer.json()["detail"]
+        assert client.get("/healthz").status_code == 200
+
+
+def test_a_restart_keeps_results_and_fails_what_was_unfinished(tmp_path: Path) -> None:
+    settings = stub_settings(tmp_path)
+    app = create_app(settings)
+    with TestClient(app, base_url="http://localhost") as client:
+        done = send(client, "ok").json()["id"]
+        before = ended(client, done)
+        assert not list((tmp_path / done).glob("input*"))
+        unfinished = send(client, "sleep 60").json()["id"]
+        wait_until(lambda: is_running(client, unfinished))
+        # As a crash of the service would leave it: the record says running.
+        shutil.copytree(tmp_path / unfinished, tmp_path / "copy")
+    shutil.rmtree(tmp_path / unfinished)
+    (tmp_path / "copy").rename(tmp_path / unfinished)
+    (tmp_path / ("x" * 22)).mkdir()
+    (tmp_path / "of somebody else").mkdir()
+    with TestClient(create_app(settings), base_url="http://localhost") as client:
+        assert client.get(f"/v1/jobs/{done}").json() == before
+        assert client.get(f"/v1/jobs/{done}/result?format=parquet").text == "filled"
+        assert client.get(f"/v1/jobs/{done}/report").text == "<p>report</p>"
+        status = client.get(f"/v1/jobs/{unfinished}").json()
+        assert status["state"] == "failed"
+        assert "restarted" in status["message"]
+    assert {path.name for path in tmp_path.iterdir()} >= {done, unfinished, "of somebody else"}
+    assert not (tmp_path / ("x" * 22)).exists()
+
+
+def test_a_stop_leaves_a_sentence_with_what_was_unfinished(tmp_path: Path) -> None:
+    with TestClient(create_app(stub_settings(tmp_path)), base_url="http://localhost") as client:
+        jobs = [send(client, "sleep 60").json()["id"] for _ in range(2)]
+        wait_until(lambda: is_running(client, jobs[0]))
+    for job in jobs:
+        record = json.loads((tmp_path / job / "job.json").read_text())
+        assert record["state"] == "failed"
+        assert "stopped" in record["message"]
+        assert not list((tmp_path / job).glob("input*"))
+
+
+def test_results_are_gone_when_they_expire(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mdtim.service.jobs.SWEEP_SECONDS", 0.05)
+    with TestClient(
+        create_app(stub_settings(queue_of(client)._store.root / "other")),
+        base_url="http://localhost",
+    ) as other:
+        job = send(other, "ok").json()["id"]
+        ended(other, job)
+        folder = queue_of(other)._store.folder(job)
+        assert folder.exists()
+        queue_of(other)._jobs[job].record.expires = now() - timedelta(seconds=1)
+        assert other.get(f"/v1/jobs/{job}").status_code == 404
+        assert folder.exists(), "a download under way must be able to end"
+        queue_of(other)._jobs[job].record.expires = now() - timedelta(hours=1)
+        wait_until(lambda: not folder.exists())
+
+
+def test_two_services_do_not_share_a_folder(client: TestClient) -> None:
+    with pytest.raises(ValueError, match="another service uses"):
+        create_app(stub_settings(queue_of(client)._store.root))
+
+
+def test_no_more_results_are_kept_than_allowed(tmp_path: Path) -> None:
+    settings = stub_settings(tmp_path, max_kept=1)
+    with TestClient(create_app(settings), base_url="http://localhost") as client:
+        job = send(client, "ok").json()["id"]
+        ended(client, job)
+        assert send(client, "ok").status_code == 429
+        client.delete(f"/v1/jobs/{job}")
+        assert send(client, "ok").status_code == 202
+
+
+def test_a_disk_that_cannot_be_written_is_admitted_and_stops_no_worker(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = send(client, "sleep 0.3").json()["id"]
+    wait_until(lambda: is_running(client, job))
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(JobStore, "save", fail)
+    refused = send(client, "ok")
+    assert refused.status_code == 507
+    assert "disk" in refused.json()["detail"]
+    assert ended(client, job)["state"] == "done"
+    monkeypatch.undo()
+    assert ended(client, send(client, "ok").json()["id"])["state"] == "done"
+
+
+def test_a_caller_that_goes_away_frees_the_worker(tmp_path: Path) -> None:
+    with running(stub_settings(tmp_path)) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            client.post(
+                "/v1/impute",
+                content="sleep 60",
+                headers={"Content-Type": "text/csv"},
+                timeout=httpx.Timeout(10, read=0.5),
+            )
+        wait_until(lambda: client.get("/healthz").json()["running"] == 0, 20)
+        assert send(client, "ok", "/v1/impute").text == "filled"
+
+
+def test_many_callers_at_once_each_get_an_answer(tmp_path: Path) -> None:
+    answers: list[Any] = []
+    with running(stub_settings(tmp_path, workers=2, queue_length=4)) as client:
+
+        def ask() -> None:
+            answers.append(send(client, "sleep 0.05", "/v1/impute").status_code)
+
+        threads = [threading.Thread(target=ask) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert client.get("/healthz").json()["queued"] == 0
+    assert len(answers) == 20
+    assert set(answers) <= {200, 429}
+    assert answers.count(200) >= 4
+    assert list(tmp_path.glob("[!.]*")) == []
