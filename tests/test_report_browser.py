@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mdtim.evaluation import Evaluation
 from mdtim.imputation import Imputation
 from mdtim.table import TableOptions
 from report_cases import (
@@ -29,10 +30,12 @@ pytestmark = pytest.mark.browser
 ROLES = ("button", "link", "toolbar", "region", "image", "table", "navigation")
 
 
-def open_report(page: Page, folder: Path, imputation: Imputation) -> None:
+def open_report(
+    page: Page, folder: Path, imputation: Imputation, evaluation: Evaluation | None = None
+) -> None:
     """Open the report of an imputation and wait until every chart is drawn."""
     path = folder / "report.html"
-    imputation.report(path, EVALUATION)
+    imputation.report(path, evaluation)
     page.route("http*://**", lambda route: pytest.fail(f"asks for {route.request.url}"))
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-drawn]", state="attached")
@@ -53,7 +56,8 @@ def ink(page: Page, chart: str) -> int:
 
 
 def test_every_chart_is_drawn_in_light_and_in_dark(browser_page: Page, tmp_path: Path) -> None:
-    open_report(browser_page, tmp_path, filled(holes(300, {"a": [(40, 30)], "b": [(7, 1)]})))
+    imputation = filled(holes(300, {"a": [(40, 30)], "b": [(7, 1)]}))
+    open_report(browser_page, tmp_path, imputation, EVALUATION)
     charts = ["map", "lengths", "chart-0", "chart-1", "calibration", "errors"]
     assert browser_page.locator(".chart").count() == len(charts)
     assert all(ink(browser_page, chart) > 10 for chart in charts)
@@ -94,8 +98,8 @@ def test_a_gap_is_shown_in_all_charts_and_the_keyboard_moves_on(
         seen = ranges(browser_page)[0]
         assert (seen[0] + seen[1]) / 2 == pytest.approx(start + middle * (end - start))
         assert seen[1] - seen[0] == pytest.approx(size * (end - start))
-    for key in ("-", "+", "ArrowLeft"):  # to the limits, where nothing more happens
-        for _ in range(40):
+    for key, times in (("-", 8), ("ArrowLeft", 8), ("+", 30)):  # to the limits and no further
+        for _ in range(times):
             browser_page.keyboard.press(key)
     first, last = whole[0][:2]
     assert first - (last - first) <= ranges(browser_page)[0][0] < ranges(browser_page)[0][1]
@@ -134,18 +138,21 @@ def test_any_table_is_drawn_without_an_error(
     browser_page: Page, tmp_path: Path, imputation: Imputation
 ) -> None:
     open_report(browser_page, tmp_path, imputation)
-    assert browser_page.locator("#errors canvas").count() > 0
+    drawn = browser_page.evaluate("Bokeh.documents.length")
+    assert drawn == browser_page.locator(".chart").count()
 
 
-@pytest.mark.parametrize("name", [HOSTILE, "$$\\sin x$$", "{{ 7 * 7 }} @value ${x}"])
-def test_a_hostile_name_is_shown_as_it_is_and_does_nothing(
-    browser_page: Page, tmp_path: Path, name: str
+def test_hostile_names_are_shown_as_they_are_and_do_nothing(
+    browser_page: Page, tmp_path: Path
 ) -> None:
-    frame = holes(60, {name: [(20, 3)]})
-    frame["id"] = name
-    options = TableOptions(time="time", id="id")
-    open_report(browser_page, tmp_path, filled(frame.reset_index(), options=options))
-    assert name in str(browser_page.locator("#chart-0-h").text_content())
+    names = [HOSTILE, "$$\\sin x$$", "{{ 7 * 7 }} @value ${x}"]
+    frame = holes(60, {name: [(20, 3)] for name in names})
+    frame["id"] = HOSTILE
+    imputation = filled(frame.reset_index(), options=TableOptions(time="time", id="id"))
+    open_report(browser_page, tmp_path, imputation, EVALUATION)
+    for name, heading in zip(names, browser_page.locator("section.line h3").all(), strict=True):
+        assert name in str(heading.text_content())
+        assert HOSTILE in str(heading.text_content())
     assert browser_page.locator("img").count() == 0
     browser_page.wait_for_timeout(100)  # an alert would be a fault
 
@@ -167,7 +174,8 @@ def test_text_that_got_through_could_not_run(
 def test_every_control_and_figure_has_a_name_and_can_be_reached(
     browser_page: Page, tmp_path: Path
 ) -> None:
-    open_report(browser_page, tmp_path, filled(holes(300, {"a": [(40, 30)], "b": [(7, 1)]})))
+    imputation = filled(holes(300, {"a": [(40, 30)], "b": [(7, 1)]}))
+    open_report(browser_page, tmp_path, imputation, EVALUATION)
     browser_page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
     session = browser_page.context.new_cdp_session(browser_page)
     nodes: list[dict[str, Any]] = session.send("Accessibility.getFullAXTree")["nodes"]
