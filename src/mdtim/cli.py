@@ -37,12 +37,23 @@ Freq = Annotated[str | None, typer.Option(help="Sampling period (h, 10min): adds
 Columns = Annotated[str | None, typer.Option(help="Columns to fill, comma-separated.")]
 InfAsMissing = Annotated[bool, typer.Option("--inf-as-missing", help="Treat ±inf as missing.")]
 Window = Annotated[str, typer.Option(help="Steps the network sees at once, or auto.")]
-Preset = Annotated[str, typer.Option(help="auto, small, base, paper-small or paper-large.")]
+Preset = Annotated[
+    str,
+    typer.Option(
+        help="auto (a pretrained network), zero-mini, zero-base; or, to train from nothing, "
+        "small, base, paper-small, paper-large."
+    ),
+]
+Adapt = Annotated[
+    bool, typer.Option("--fit", help="Train the pretrained network further on this table.")
+]
 MaxMinutes = Annotated[float, typer.Option(help="Time limit of the fit.")]
 MaxSteps = Annotated[int | None, typer.Option(help="Step limit of the fit.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Model = Annotated[Path | None, typer.Option(help="Folder of a fitted model; without, fit one.")]
+Model = Annotated[
+    Path | None, typer.Option(help="Folder of a fitted model; without, the pretrained network.")
+]
 Report = Annotated[Path | None, typer.Option(help="Write an HTML report here.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but warnings and errors.")]
@@ -58,6 +69,9 @@ def fit(
     columns: Columns = None,
     inf_as_missing: InfAsMissing = False,
     window: Window = "auto",
+    from_: Annotated[
+        str, typer.Option("--from", help="pretrained, or nothing: train from random weights.")
+    ] = "pretrained",
     preset: Preset = "auto",
     max_minutes: MaxMinutes = 5.0,
     max_steps: MaxSteps = None,
@@ -72,8 +86,9 @@ def fit(
     """Learn from a table and keep the model."""
     with user_messages() as said:
         options = _table_options(time, id, freq, columns, inf_as_missing)
+        preset, adapt = _start(from_, preset, device)
         imputer = _new_imputer(
-            options, window, preset, max_minutes, max_steps, seed, device, quiet or as_json
+            options, window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json
         )
         imputer.set_params(checkpoint=checkpoint)
         imputer.fit(_read(source))
@@ -96,6 +111,7 @@ def impute(
     ] = None,
     window: Window = "auto",
     preset: Preset = "auto",
+    adapt: Adapt = False,
     max_minutes: MaxMinutes = 5.0,
     max_steps: MaxSteps = None,
     seed: Seed = 0,
@@ -114,7 +130,8 @@ def impute(
         options = _table_options(time, id, freq, columns, inf_as_missing)
         if model is None:
             imputer = _new_imputer(
-                options, window, preset, max_minutes, max_steps, seed, device, quiet or as_json
+                *(options, window, preset, adapt, max_minutes, max_steps, seed, device),
+                quiet or as_json,
             ).fit(frame)
         else:
             imputer = _load_imputer(model, options, device)
@@ -145,6 +162,7 @@ def report(
     inf_as_missing: InfAsMissing = False,
     window: Window = "auto",
     preset: Preset = "auto",
+    adapt: Adapt = False,
     max_minutes: MaxMinutes = 5.0,
     max_steps: MaxSteps = None,
     seed: Seed = 0,
@@ -161,7 +179,8 @@ def report(
         options = _table_options(time, id, freq, columns, inf_as_missing)
         if model is None:
             imputer = _new_imputer(
-                options, window, preset, max_minutes, max_steps, seed, device, quiet or as_json
+                *(options, window, preset, adapt, max_minutes, max_steps, seed, device),
+                quiet or as_json,
             ).fit(frame)
         else:
             imputer = _load_imputer(model, options, device)
@@ -182,6 +201,7 @@ def evaluate(
     inf_as_missing: InfAsMissing = False,
     window: Window = "auto",
     preset: Preset = "auto",
+    adapt: Adapt = False,
     max_minutes: MaxMinutes = 5.0,
     max_steps: MaxSteps = None,
     seed: Seed = 0,
@@ -199,7 +219,8 @@ def evaluate(
         options = _table_options(time, id, freq, columns, inf_as_missing)
         if model is None:
             imputer = _new_imputer(
-                options, window, preset, max_minutes, max_steps, seed, device, quiet or as_json
+                *(options, window, preset, adapt, max_minutes, max_steps, seed, device),
+                quiet or as_json,
             )
         else:
             imputer = _load_imputer(model, options, device)
@@ -249,6 +270,7 @@ def demo(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the files.")] = Path(
         "demo"
     ),
+    adapt: Adapt = False,
     max_minutes: MaxMinutes = 3.0,
     max_steps: MaxSteps = None,
     seed: Seed = 0,
@@ -261,6 +283,7 @@ def demo(
 
         scores, imputer = run_demo(
             output,
+            adapt=adapt,
             max_minutes=max_minutes,
             max_steps=max_steps,
             seed=seed,
@@ -270,9 +293,11 @@ def demo(
     if as_json:
         _print_json({**scores.to_dict(), "warnings": said})
         return
+    report = imputer.report_
+    trained = f"fitted {report.steps} steps in {report.seconds:.0f} s" if report.steps else ""
     out.print(
         f"NYC weather 2013, three airports: {scores.num_hidden:,} further known cells hidden; "
-        f"fitted {imputer.report_.steps} steps in {imputer.report_.seconds:.0f} s.",
+        f"{trained or 'pretrained network, not trained on this table'}.",
         highlight=False,
     )
     show_evaluation(scores)
@@ -330,6 +355,7 @@ def _new_imputer(
     options: dict[str, Any],
     window: str,
     preset: str,
+    adapt: bool,
     max_minutes: float,
     max_steps: int | None,
     seed: int,
@@ -343,6 +369,7 @@ def _new_imputer(
     return MDTIMImputer(
         window=window if window == "auto" else int(window),
         preset=preset,
+        adapt=adapt,
         max_minutes=max_minutes,
         max_steps=max_steps,
         seed=seed,
@@ -350,6 +377,18 @@ def _new_imputer(
         progress=False if silent else "auto",
         **options,
     )
+
+
+def _start(from_: str, preset: str, device: str) -> tuple[str, bool]:
+    """What a fit starts from: the preset, and whether it adapts a pretrained network."""
+    from mdtim.pretrained import is_pretrained
+    from mdtim.runtime import resolve_device
+
+    if from_ not in ("pretrained", "nothing"):
+        raise ValueError(f"--from is pretrained or nothing, got {from_!r}")
+    if preset == "auto" and from_ == "nothing":
+        preset = "base" if resolve_device(device).type == "cuda" else "small"
+    return preset, from_ == "pretrained" and (preset == "auto" or is_pretrained(preset))
 
 
 def _load_imputer(folder: Path, options: dict[str, Any], device: str) -> MDTIMImputer:
@@ -399,8 +438,9 @@ def _show_fit(
         return
     report = imputer.report_
     if report.validation_mae is not None and report.linear_mae is not None:
+        trained = f"{report.steps} steps ({report.reason})" if report.steps else report.reason
         out.print(
-            f"window {imputer.window_}, {report.steps} steps ({report.reason}); held-out MAE "
+            f"window {imputer.window_}, {trained}; held-out MAE "
             f"{report.validation_mae:.4f} of a std, linear interpolation {report.linear_mae:.4f}",
             highlight=False,
         )

@@ -139,7 +139,7 @@ def fit_network(
     trainer = Trainer(network, config, data, seed)
     if checkpoint is not None and checkpoint.exists():
         trainer.resume(checkpoint)
-    reason = trainer.run(
+    ended = trainer.run(
         max_seconds=max_seconds,
         on_step=on_step,
         checkpoint=checkpoint,
@@ -149,7 +149,7 @@ def fit_network(
     progress = trainer.progress
     corrections, scores = _correct(Predictor(network, config, seed), data, stack, calibrate)
     report = FitReport(
-        reason=reason,
+        reason=ended if config.training.max_steps else "pretrained, not trained on this table",
         steps=progress.step,
         best_step=progress.best_step,
         seconds=progress.seconds,

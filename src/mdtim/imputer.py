@@ -34,8 +34,9 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
     window : int or "auto"
         Steps the network sees at once; "auto" looks at seasons, gaps and lengths.
     preset : str or ModelConfig
-        "small", "base", "paper-small", "paper-large", or a config of your own; "auto" is `small`
-        on a CPU and `base` on a GPU.
+        "zero-mini" and "zero-base" are pretrained and fill at once, "auto" is the first on a CPU
+        and the second on a GPU; "small", "base", "paper-small", "paper-large" or a config of your
+        own train from nothing.
     time, id : str, optional
         Names of the time column (found by itself if not given) and of the series id column.
     freq : str, optional
@@ -51,6 +52,9 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
     max_steps, batch_size : int, optional
         Instead of the preset's. Without a `batch_size`, a fit on a CPU takes as many windows a
         step as make about 6,000 cells, and no more than the preset's.
+    adapt : bool
+        Train the pretrained network further on the table, a few hundred steps or `max_steps`;
+        the result is never worse on held-out cells than without.
     max_minutes : float, optional
         Time limit of `fit`. The result then depends on the machine's speed.
     num_draws : int, optional
@@ -177,24 +181,28 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         """
         if from_ not in (None, "pretrained"):
             raise ValueError(f'from_ must be "pretrained" or None, got {from_!r}')
-        adapt = self.adapt or from_ is not None
-        return self.fit_panel(self.read_table(X, reset=True).panel, adapt=adapt)
+        panel = self.read_table(X, reset=True).panel
+        return self.fit_panel(panel, adapt=from_ is not None)
 
-    def fit_panel(self, panel: Panel, *, adapt: bool | None = None) -> Self:
+    def fit_panel(self, panel: Panel, *, adapt: bool = False) -> Self:
         """Learn from a panel: the second half of :meth:`fit`, after :meth:`read_table`."""
-        adapt = self.adapt if adapt is None else adapt
+        adapt = adapt or self.adapt
         device = resolve_device(self.device)
         standardizer = Standardizer.fit(panel.values)
         self._warn_unseen(panel, standardizer.seen)
         modelled = np.flatnonzero(standardizer.varies)
         name = self._resolve_preset(device)
+        # A number of steps is a wish to train.
+        steps_wanted = is_pretrained(name) and bool(self.max_steps)
         if adapt and not is_pretrained(name):
             raise ValueError(
                 f"adapting starts from a pretrained network, but the preset is {name!r}; "
                 "use preset='auto', or adapt=False to train from nothing"
             )
         window = self._resolve_window(panel, long=is_pretrained(name))
-        config = self._resolve_config(name, device, window, max(len(modelled), 1), adapt)
+        config = self._resolve_config(
+            name, device, window, max(len(modelled), 1), adapt or steps_wanted
+        )
         pretrained = None
         if is_pretrained(name) and len(modelled):
             pretrained = load_pretrained(str(name), len(modelled), device)

@@ -160,7 +160,8 @@ def _rotate(x_NHLd: Tensor, table_Ld: Tensor) -> Tensor:
     """Turn the pairs (x_i, x_{i+d/2}) by their angles, in the precision of the table."""
     cos, sin = table_Ld.chunk(2, -1)
     a, b = x_NHLd.chunk(2, -1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x_NHLd.dtype)
+    turned = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
+    return torch.cat(turned, -1).to(x_NHLd.dtype)
 
 
 def rope_table(length: int, width: int, like: Tensor) -> Tensor:

@@ -39,7 +39,8 @@ class TimeEmbedding(nn.Module):
 
 def modulate(h_BTVD: Tensor, shift_BD: Tensor, scale_BD: Tensor) -> Tensor:
     """Shift and scale normalized states by the condition of their window."""
-    return h_BTVD * (1 + scale_BD[:, None, None]) + shift_BD[:, None, None]
+    # One pass over the states instead of two.
+    return torch.addcmul(shift_BD[:, None, None], h_BTVD, 1 + scale_BD[:, None, None])
 
 
 class AxisBlock(nn.Module):
@@ -84,12 +85,11 @@ class AxisBlock(nn.Module):
             self.qkv(x), self.num_heads, self.axis, rope=self.rope, implementation=self.attention
         )
         x = self.out(attended)
-        h_BTVD = h_BTVD + gate_a[:, None, None] * F.dropout(x, dropout)
+        h_BTVD = torch.addcmul(h_BTVD, gate_a[:, None, None], F.dropout(x, dropout))
 
         x = modulate(F.layer_norm(h_BTVD, width), shift_m, scale_m)
         x = self.down(F.gelu(self.up(x), approximate="tanh"))
-        h_BTVD = h_BTVD + gate_m[:, None, None] * F.dropout(x, dropout)
-        return h_BTVD
+        return torch.addcmul(h_BTVD, gate_m[:, None, None], F.dropout(x, dropout))
 
     def fits(self, h_BTVD: Tensor) -> bool:
         """Whether the fused operator takes these states."""
