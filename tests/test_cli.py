@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import mdtim.cli
 from mdtim.cli import app
 
-QUICK = ["--max-steps", "2", "--window", "16"]
+QUICK = ["--max-steps", "2", "--window", "16", "--preset", "small"]
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from mdtim.fitting import Corrections, FitReport, fit_network
 from mdtim.imputation import Imputation
 from mdtim.model import FittedModel, ImputationWarning
 from mdtim.panel import Panel
-from mdtim.pretrained import is_pretrained, load_pretrained
+from mdtim.pretrained import is_pretrained, load_pretrained, pretrained_config
 from mdtim.progress import Listener, show_fit, training_progress
 from mdtim.runtime import resolve_device
 from mdtim.scaling import Standardizer
@@ -299,7 +299,10 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         num_variates: int,
         adapt: bool,
     ) -> ModelConfig:
-        config = name if isinstance(name, ModelConfig) else preset(name)
+        if isinstance(name, ModelConfig):
+            config = name
+        else:
+            config = pretrained_config(name) if is_pretrained(name) else preset(name)
         changes = {
             key: value
             for key in ("max_steps", "batch_size", "num_draws")

@@ -5,13 +5,14 @@ Each is a folder of `weights/`: config.json (the model card, as data) and half-p
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from mdtim.checkpoint import load_folder, load_weights, read_document, save_folder
-from mdtim.config import ModelConfig
+from mdtim.config import ModelConfig, preset
 from mdtim.network import FactorizedDiT
 
 FOLDER = Path(__file__).parent / "weights"
@@ -28,6 +29,12 @@ def is_pretrained(name: object) -> bool:
 def card(name: str) -> dict[str, Any]:
     """How a network of the package was trained, and what it scored."""
     return dict(read_document(FOLDER / name)["card"])
+
+
+def pretrained_config(name: str) -> ModelConfig:
+    """How a network of the package is built, with the preset's steps to adapt it."""
+    document = read_document(FOLDER / name)
+    return replace(ModelConfig.from_dict(document["model"]), training=preset(name).training)
 
 
 def load_pretrained(name: str, num_variates: int, device: torch.device) -> FactorizedDiT:
