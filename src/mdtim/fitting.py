@@ -148,6 +148,9 @@ def fit_network(
     )
     progress = trainer.progress
     corrections, scores = _correct(Predictor(network, config, seed), data, stack, calibrate)
+    if config.network.prior == "relations":
+        # The score is known now: what was held out may tell of the relations too.
+        network.learn_relations(read_relations(series, covering_windows(panel.offsets, window)))
     report = FitReport(
         reason=ended if config.training.max_steps else "pretrained, not trained on this table",
         steps=progress.step,
