@@ -50,6 +50,37 @@ def linear(values: FloatArray, offsets: IntArray) -> FloatArray:
     return _finish(filled, values)
 
 
+Anchors = tuple[IntArray, FloatArray]
+"""(S, V) steps, counted from the first row of each series, and values; NaN where there is none."""
+
+
+def linear_between(
+    values: FloatArray, offsets: IntArray, before: Anchors, after: Anchors
+) -> FloatArray:
+    """Interpolate series that were cut out of longer ones, towards what lies beyond the cuts.
+
+    Examples
+    --------
+    >>> cut, offsets = np.array([[np.nan], [2.0], [np.nan]]), np.array([0, 3])
+    >>> before, after = (np.array([[-1]]), np.array([[0.0]])), (np.array([[5]]), np.array([[np.nan]]))
+    >>> linear_between(cut, offsets, before, after).ravel().tolist()
+    [1.0, 2.0, 2.0]
+    """
+    filled = linear(values, offsets)
+    for series, variate in np.argwhere(~np.isnan(before[1]) | ~np.isnan(after[1])):
+        start, end = offsets[series], offsets[series + 1]
+        part = values[start:end, variate]
+        at, known = np.arange(end - start), ~np.isnan(part)
+        anchors = [
+            (anchor[0][series, variate], anchor[1][series, variate]) for anchor in (before, after)
+        ]
+        left, right = ([anchor] if not np.isnan(anchor[1]) else [] for anchor in anchors)
+        steps = np.array([*(step for step, _ in left), *at[known], *(step for step, _ in right)])
+        cells = np.array([*(cell for _, cell in left), *part[known], *(cell for _, cell in right)])
+        filled[start:end, variate] = np.where(known, part, np.interp(at, steps, cells))
+    return filled
+
+
 def _series(offsets: IntArray) -> IntArray:
     return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
 
