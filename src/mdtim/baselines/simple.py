@@ -62,7 +62,8 @@ def linear_between(
     Examples
     --------
     >>> cut, offsets = np.array([[np.nan], [2.0], [np.nan]]), np.array([0, 3])
-    >>> before, after = (np.array([[-1]]), np.array([[0.0]])), (np.array([[5]]), np.array([[np.nan]]))
+    >>> before = np.array([[-1]]), np.array([[0.0]])
+    >>> after = np.array([[5]]), np.array([[np.nan]])
     >>> linear_between(cut, offsets, before, after).ravel().tolist()
     [1.0, 2.0, 2.0]
     """
