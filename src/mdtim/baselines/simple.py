@@ -72,12 +72,13 @@ def linear_between(
         start, end = offsets[series], offsets[series + 1]
         part = values[start:end, variate]
         at, known = np.arange(end - start), ~np.isnan(part)
-        anchors = [
-            (anchor[0][series, variate], anchor[1][series, variate]) for anchor in (before, after)
-        ]
-        left, right = ([anchor] if not np.isnan(anchor[1]) else [] for anchor in anchors)
-        steps = np.array([*(step for step, _ in left), *at[known], *(step for step, _ in right)])
-        cells = np.array([*(cell for _, cell in left), *part[known], *(cell for _, cell in right)])
+        ends = [(step[series, variate], cell[series, variate]) for step, cell in (before, after)]
+        left, right = (
+            np.array([end] if not np.isnan(end[1]) else [], dtype=np.float64).reshape(-1, 2)
+            for end in ends
+        )
+        steps = np.concatenate([left[:, 0], at[known], right[:, 0]])
+        cells = np.concatenate([left[:, 1], part[known], right[:, 1]])
         filled[start:end, variate] = np.where(known, part, np.interp(at, steps, cells))
     return filled
 
