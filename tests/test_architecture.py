@@ -20,9 +20,9 @@ TIERS = [
         *("kernels", "triton_attention", "runtime", "distribution", "stacking"),
         *("tokenizer", "masks", "layers", "network", "diffusion"),
     },
-    {"series", "checkpoint", "inference", "training"},
+    {"series", "checkpoint", "distributed", "inference", "training"},
     {"fitting", "progress", "model", "imputation", "imputer"},
-    {"report", "datasets", "messages", "evaluation", "demo", "bench"},
+    {"report", "datasets", "messages", "options", "evaluation", "demo", "batch", "bench"},
     {"benchmark"},
     {"cli", "__main__"},
 ]
@@ -32,7 +32,7 @@ LAZY = {("imputation", "report"), ("inspection", "checkpoint"), ("cli", "benchma
 
 def name_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
-    if parts[0] in ("report", "bench", "benchmark"):
+    if parts[0] in ("report", "batch", "bench", "benchmark"):
         return parts[0]
     return ".".join(part for part in parts if part != "__init__") or "__init__"
 
@@ -49,7 +49,7 @@ def imports_of(path: Path) -> set[str]:
             if rest:
                 found.add(
                     rest.split(".")[0]
-                    if rest.split(".")[0] in ("report", "bench", "benchmark")
+                    if rest.split(".")[0] in ("report", "batch", "bench", "benchmark")
                     else rest
                 )
             else:
@@ -85,7 +85,7 @@ def test_the_public_names_are_these() -> None:
 
 def test_the_commands_are_these() -> None:
     assert set(get_command(app).commands) == {
-        *("fit", "impute", "evaluate", "info", "demo"),
+        *("fit", "impute", "evaluate", "info", "demo", "batch"),
         *("bench", "benchmark"),
     }  # type: ignore[attr-defined]
 

@@ -1,7 +1,7 @@
 """The training loop: windows from the device, hide cells, predict them, keep the best weights.
 
 Every random number of step n comes from generators seeded with (seed, n), so a resumed run draws
-exactly what an uninterrupted one would have drawn.
+exactly what an uninterrupted one would have drawn, and several ranks what one would have.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 from mdtim.checkpoint import load_folder, save_folder
 from mdtim.config import ModelConfig
 from mdtim.diffusion import mask_rate, masked_loss, stratified_times
+from mdtim.distributed import RankLost, Ranks
 from mdtim.distribution import BinDistribution
 from mdtim.inference import Predictor
 from mdtim.masks import MaskMix
@@ -131,6 +132,7 @@ class Trainer:
         )
         self.progress = Progress()
         self.loss = torch.compile(masked_loss) if compile_step else masked_loss
+        self.ranks = Ranks.current()
 
     def run(
         self,
@@ -161,7 +163,8 @@ class Trainer:
         with torch.random.fork_rng(devices=self._cuda_devices()):
             try:
                 while self.progress.step < training.max_steps:
-                    share = self._share_done(max_seconds)
+                    self.ranks.check()
+                    share = self.ranks.agree(self._share_done(max_seconds), self.device)
                     if share >= 1:
                         reason = "out of time"
                         break
@@ -182,6 +185,8 @@ class Trainer:
                         on_step(self.progress, self._share_done(max_seconds))
             except KeyboardInterrupt:
                 reason = "interrupted"
+            except RankLost as loss:
+                raise self._lost(loss, checkpoint) from loss
             if checkpoint and reason != "finished":
                 # Before the last validation, which an uninterrupted run would not have made.
                 self.save(checkpoint)
@@ -191,6 +196,14 @@ class Trainer:
             torch._foreach_copy_(list(self.network.parameters()), self.best)
         self.network.eval()
         return reason
+
+    def _lost(self, loss: RankLost, checkpoint: Path | None) -> RankLost:
+        """Save what there is, and say how to go on."""
+        where = "there is no checkpoint to go on from; name a folder for one"
+        if checkpoint is not None:
+            self.save(checkpoint)
+            where = f"run the same command again to go on from {checkpoint}"
+        return RankLost(f"training ended after step {self.progress.step}: {loss}; {where}")
 
     def _cuda_devices(self) -> list[torch.device]:
         return [self.device] if self.device.type == "cuda" else []
@@ -214,7 +227,8 @@ class Trainer:
         """One optimizer step; returns the loss, still on the device."""
         seed = self.seed * 1_000_003 + self.progress.step
         generator = torch.Generator(self.device).manual_seed(seed)
-        torch.manual_seed(seed)  # dropout knows only the default generator
+        # Dropout knows only the default generator; each rank has its own windows to drop from.
+        torch.manual_seed(seed + (self.ranks.index << 48))
         windows, size = self.data.training, self.config.training.batch_size
         chosen = torch.randint(len(windows), (size,), generator=generator, device=self.device)
         batch = self.data.series.gather(
@@ -230,30 +244,38 @@ class Trainer:
             ]
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(share)
+        own = self.ranks.share(size)
         with precision(self.device):
             loss = self.loss(
                 self.network,
                 self.tokenizer,
                 self.config.diffusion,
-                values_BTV=batch.values_BTV,
-                observed_BTV=batch.observed_BTV,
-                hidden_BTV=hidden,
-                time_B=time_B,
-                input_noise_BTV=noise[0],
-                target_noise_BTV=noise[1],
+                values_BTV=batch.values_BTV[own],
+                observed_BTV=batch.observed_BTV[own],
+                hidden_BTV=hidden[own],
+                time_B=time_B[own],
+                input_noise_BTV=None if noise[0] is None else noise[0][own],
+                target_noise_BTV=None if noise[1] is None else noise[1][own],
             )
+        if self.ranks.count > 1:
+            # The loss is a mean over a rank's observed cells; together, over all of the batch's.
+            loss = loss * (batch.observed_BTV[own].sum() / batch.observed_BTV.sum().clamp_min(1))
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        loss = loss.detach()
+        gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
+        self.ranks.add_([*gradients, loss])
         torch.nn.utils.clip_grad_norm_(
             self.network.parameters(), self.config.training.clip_norm, foreach=True
         )
         self.optimizer.step()
         self.average.update(self.progress.step)
-        return loss.detach()
+        return loss
 
     def _validate(self, loss: float) -> None:
         with self.average.applied():
             error = validation_mae(self._predictor(), self.data)
+        error = self.ranks.agree(error, self.device)
         progress = self.progress
         rate = self.optimizer.param_groups[0]["lr"]
         progress.history.append(Record(progress.step, loss, error, rate, progress.seconds))
@@ -271,7 +293,9 @@ class Trainer:
     # -- saving and resuming ----------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Write all that is needed to go on as if nothing had happened."""
+        """Write all that is needed to go on as if nothing had happened, on any number of ranks."""
+        if not self.ranks.is_first:
+            return
         names = [name for name, _ in self.network.named_parameters()]
         tensors: dict[str, Tensor] = {}
         for name, live, average, best in zip(

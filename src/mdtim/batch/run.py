@@ -19,7 +19,7 @@ from mdtim.batch.plan import PiecePlan, make_plan
 from mdtim.batch.runs import Runs
 from mdtim.batch.sample import sample_panel
 from mdtim.batch.source import Part, Piece, Place, Source
-from mdtim.batch.survey import Survey, survey
+from mdtim.batch.survey import NothingReadable, Survey, survey
 from mdtim.batch.target import MODEL_FILES, OURS, Target
 from mdtim.batch.work import Filler, FillTask, PartScan, Reading, Scanner
 from mdtim.grid import Spacing
@@ -103,9 +103,13 @@ def run_batch(
     report.parts = len(found.parts)
     cache = _ScanCache(goal, engine, report, watch)
     reading = Reading(found, replace(options.table, freq=None), options.piece_rows)
-    known = survey(reading, cache.look)
+    try:
+        known = survey(reading, cache.look)
+    except NothingReadable:
+        first = next(iter(report.failures.values()))
+        raise ValueError(f"no part of {found.place} can be read; the first: {first}") from None
     made = None if model is None else _model_files(Path(model))
-    goal.claim({"source": source})
+    goal.claim({"source": str(found.place)})
     cache.keep()
     made = made or goal.model()
     if made is None:
@@ -128,7 +132,7 @@ def run_batch(
     work = Filler(known.reading, goal, made, options.levels, options.device)
     began = time.monotonic()
     watch("filling", 0, len(waiting), 0)
-    for outcome in engine.run(work, waiting):
+    for done, outcome in enumerate(engine.run(work, waiting), start=1):
         if outcome.error is not None:
             report.failures[outcome.task.part.name] = outcome.error
         else:
@@ -138,7 +142,6 @@ def run_batch(
             report.filled += record["filled"]
             report.peak_memory_gb = max(report.peak_memory_gb, record["peak_memory_gb"])
             report.notes += [note for note in record["notes"] if note not in report.notes]
-        done = report.filled_parts + len(report.failures)
         watch("filling", done, len(waiting), report.rows)
     report.seconds = round(time.monotonic() - began, 3)
     return report

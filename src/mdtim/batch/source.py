@@ -7,6 +7,7 @@ at once. Both are read with the columns that the folder names of a partitioned d
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -47,7 +48,7 @@ class Place:
                 inner, path = fsspec.core.url_to_fs(self.address)
                 system = pa.fs.PyFileSystem(pa.fs.FSSpecHandler(inner))
         except (ValueError, ImportError, OSError) as error:
-            raise ValueError(f"the address {self.address} cannot be opened: {error}") from error
+            raise ValueError(f"the address {self} cannot be opened: {error}") from error
         return system, path.rstrip("/")
 
     @property
@@ -70,7 +71,7 @@ class Place:
             return self.system.get_file_info(self.path(name))
         except OSError as error:
             raise ValueError(
-                f"{self.address} cannot be reached ({error}); check address, network and rights"
+                f"{self} cannot be reached ({error}); check address, network and rights"
             ) from error
 
     def exists(self, name: str = "") -> bool:
@@ -81,6 +82,10 @@ class Place:
         """Content of a file."""
         with self.system.open_input_stream(self.path(name)) as file:
             return bytes(file.read())
+
+    def __str__(self) -> str:
+        """The address as it may be shown: without keys and passwords."""
+        return re.sub(r"(?<=://)[^/@]*@", "", self.address.partition("?")[0])
 
     def __getstate__(self) -> dict[str, str]:
         return {"address": self.address}
@@ -134,7 +139,7 @@ class Source:
         place = Place(address)
         info = place.info()
         if info.type == pa.fs.FileType.NotFound:
-            raise ValueError(f"there is no folder or file {address}; check the address")
+            raise ValueError(f"there is no folder or file {place}; check the address")
         if info.type == pa.fs.FileType.File:
             folder, _, name = place.root.rpartition("/")
             above = address.rstrip("/")[: -len(name)].rstrip("/") or folder or "/"
@@ -147,12 +152,12 @@ class Source:
                 if entry.type == pa.fs.FileType.File and not _is_hidden(name):
                     found.append(_part(entry, name))
         if not found:
-            raise ValueError(f"{address} holds no files; expected Parquet or CSV parts")
+            raise ValueError(f"{place} holds no files; expected Parquet or CSV parts")
         parts = tuple(sorted(found, key=lambda part: part.name))
         for part in parts[1:]:
             if part.is_parquet != parts[0].is_parquet:
                 raise ValueError(
-                    f"{address} mixes Parquet and text, such as {parts[0].name} and {part.name}; "
+                    f"{place} mixes Parquet and text, such as {parts[0].name} and {part.name}; "
                     "keep one format in a folder"
                 )
         return cls(place, parts, _folder_keys(parts))

@@ -18,6 +18,10 @@ Look = Callable[[Reading, Sequence[Part]], Iterator[PartScan]]
 """Looks through parts, and leaves out those that cannot be read."""
 
 
+class NothingReadable(Exception):
+    """Not one part could be read; the look has noted why."""
+
+
 @dataclass(frozen=True, eq=False)
 class Survey:
     """A data set as planning sees it."""
@@ -46,11 +50,12 @@ def survey(reading: Reading, look: Look) -> Survey:
     Raises
     ------
     ValueError
-        If parts have other columns or types than the rest, or none can be read.
+        If parts have other columns or types than the rest.
+    NothingReadable
     """
     scans = {scan.part.name: scan for scan in look(reading, reading.source.parts)}
     if not scans:
-        raise ValueError(f"no part of {reading.source.place.address} can be read")
+        raise NothingReadable
     schema = _one_schema([scans[name] for name in sorted(scans)])
     spacing = _one_spacing(list(scans.values()))
     final = replace(reading, schema=schema, options=replace(reading.options, spacing=spacing))
@@ -63,7 +68,7 @@ def survey(reading: Reading, look: Look) -> Survey:
         del scans[part.name]
     scans |= {scan.part.name: scan for scan in look(final, again)}
     if not scans:
-        raise ValueError(f"no part of {reading.source.place.address} can be read")
+        raise NothingReadable
     return _joined(final, tuple(scans[name] for name in sorted(scans)))
 
 

@@ -36,17 +36,15 @@ class Target:
         around = f"{source.place.root}/".startswith(f"{self.place.root}/")
         same = type(self.place.system) is type(source.place.system)
         if same and (inside or (around and self.place.root == source.place.root)):
-            raise ValueError(
-                f"{self.place.address} is the source or lies in it; choose another target"
-            )
+            raise ValueError(f"{self.place} is the source or lies in it; choose another target")
         info = self.place.info()
         if info.type == pa.fs.FileType.File:
-            raise ValueError(f"{self.place.address} is a file; name a folder for the parts")
+            raise ValueError(f"{self.place} is a file; name a folder for the parts")
         if info.type == pa.fs.FileType.Directory and not self.place.exists(f"{OURS}/run.json"):
             selector = pa.fs.FileSelector(self.place.root)
             if self.place.system.get_file_info(selector):
                 raise ValueError(
-                    f"{self.place.address} exists and is not the work of mdtim batch; choose "
+                    f"{self.place} exists and is not the work of mdtim batch; choose "
                     "another target, or empty it"
                 )
 
@@ -59,7 +57,7 @@ class Target:
             self.write(f"{OURS}/run.json", _json({"format_version": FORMAT_VERSION, **document}))
         except OSError as error:
             raise ValueError(
-                f"{self.place.address} cannot be written ({error}); check its rights"
+                f"{self.place} cannot be written ({error}); check its rights"
             ) from error
 
     @contextmanager
