@@ -88,7 +88,7 @@ def _losses() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # what PyTorch raises for a closed connection or a timeout
-        raise RankLost(f"another process of the training does not answer ({error})") from error
+        raise RankLost("another process of the training does not answer") from error
 
 
 @contextmanager

@@ -72,17 +72,28 @@ class PiecePlan:
     neighbours: tuple[Neighbour, ...]
 
 
-def make_plan(
-    runs: Runs, pieces: Sequence[Piece], spacing: Spacing, length: int, *, timed: bool
-) -> dict[int, PiecePlan]:
-    """Plan every piece that has runs.
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """R runs one after the other along their series."""
+
+    runs: Runs
+    """Sorted by series, then time."""
+    series: IntArray
+    """(R,) number of the series."""
+    begins: IntArray
+    """(R,) step of the series at which the run begins."""
+    totals: IntArray
+    """(R,) steps of the whole series."""
+
+
+def lay_out(runs: Runs, pieces: Sequence[Piece], spacing: Spacing, *, timed: bool) -> Layout:
+    """Put the runs of each series in order.
 
     Parameters
     ----------
     runs : of all pieces that could be read
     pieces : all pieces; runs refer to them by number
     spacing : of the whole data set
-    length : steps per window
     timed : whether the rows have times; otherwise pieces follow each other in their order
 
     Raises
@@ -93,9 +104,36 @@ def make_plan(
     _, series = np.unique(runs.names, return_inverse=True)
     order = np.lexsort((runs.pieces, runs.first, series) if timed else (runs.pieces, series))
     runs, series = runs.take(order), series[order]
-    begins, totals = _lay_out(runs, series, pieces, spacing, timed)
+    joined = series[1:] == series[:-1]
+    gaps = np.ones(len(joined), dtype=np.int64)
+    if timed:
+        distances = np.where(joined, runs.first[1:] - runs.last[:-1], 1)
+        gaps = steps_between(distances, spacing)
+        wrong = np.flatnonzero(joined & ((distances <= 0) | (gaps < 1)))
+        if wrong.size:
+            raise ValueError(_overlap(runs, pieces, int(wrong[0])))
+    ahead = np.append(0, np.cumsum(runs.steps[:-1] - 1 + gaps))
+    is_first, is_last = np.append(True, ~joined), np.append(~joined, True)
+    number = np.cumsum(is_first) - 1
+    begins = ahead - ahead[is_first][number]
+    return Layout(runs, series, begins, (begins + runs.steps)[is_last][number])
+
+
+def _overlap(runs: Runs, pieces: Sequence[Piece], which: int) -> str:
+    here, there = (pieces[int(runs.pieces[which + k])].part.name for k in (0, 1))
+    name = str(runs.names[which])
+    what = f"series {name!r}" if name else "the series"
+    return (
+        f"{what} overlaps in time between {here} and {there}; each time of a series belongs into "
+        "one part (with several series, name their column with --id)"
+    )
+
+
+def make_plan(layout: Layout, length: int) -> dict[int, PiecePlan]:
+    """Plan every piece that has runs, for windows of so many steps."""
+    runs, series, begins = layout.runs, layout.series, layout.begins
     ends = begins + runs.steps
-    wide_begins, wide_ends = halo(begins, ends, totals, length)
+    wide_begins, wide_ends = halo(begins, ends, layout.totals, length)
     before = _nearest(series, begins[:, None] + runs.last_seen, runs.last_seen, runs.last_value)
     backwards = slice(None, None, -1)
     after = _nearest(
@@ -121,32 +159,6 @@ def make_plan(
     )
     links = _links(series, begins, ends, wide_begins, wide_ends)
     return _by_piece(runs, cuts, links)
-
-
-def _lay_out(
-    runs: Runs, series: IntArray, pieces: Sequence[Piece], spacing: Spacing, timed: bool
-) -> tuple[IntArray, IntArray]:
-    """(R,) first step of each run in its series, and the length of that series."""
-    joined = series[1:] == series[:-1]
-    gaps = np.ones(len(joined), dtype=np.int64)
-    if timed:
-        distances = np.where(joined, runs.first[1:] - runs.last[:-1], 1)
-        gaps = steps_between(distances, spacing)
-        wrong = np.flatnonzero(joined & ((distances <= 0) | (gaps < 1)))
-        if wrong.size:
-            here, there = (pieces[int(runs.pieces[wrong[0] + k])].part.name for k in (0, 1))
-            name = str(runs.names[wrong[0]])
-            what = f"series {name!r}" if name else "the series"
-            raise ValueError(
-                f"{what} overlaps in time between {here} and {there}; each time of a series "
-                "belongs into one part (with several series, name their column with --id)"
-            )
-    ahead = np.append(0, np.cumsum(runs.steps[:-1] - 1 + gaps))
-    is_first = np.append(True, ~joined)
-    begins = ahead - ahead[is_first][np.cumsum(is_first) - 1]
-    is_last = np.append(~joined, True)
-    totals = (begins + runs.steps)[is_last][np.cumsum(is_first) - 1]
-    return begins, totals
 
 
 def _nearest(

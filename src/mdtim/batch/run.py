@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from mdtim.batch.engine import Engine, Inline
-from mdtim.batch.plan import PiecePlan, make_plan
+from mdtim.batch.plan import PiecePlan, lay_out, make_plan
 from mdtim.batch.runs import Runs
 from mdtim.batch.sample import sample_panel
 from mdtim.batch.source import Part, Piece, Place, Source
@@ -108,19 +108,17 @@ def run_batch(
     except NothingReadable:
         first = next(iter(report.failures.values()))
         raise ValueError(f"no part of {found.place} can be read; the first: {first}") from None
-    made = None if model is None else _model_files(Path(model))
+    layout = lay_out(known.runs, known.pieces, known.spacing, timed=known.timed)
+    made = goal.model() if model is None else _model_files(Path(model))
+    if made is not None:
+        _check_variates(known, made)
     goal.claim({"source": str(found.place)})
     cache.keep()
-    made = made or goal.model()
     if made is None:
         watch("fitting a model", 0, 0, 0)
         made = _fit(known, options, estimator)
         goal.keep_model(made)
-    document = json.loads(made["config.json"])
-    _check_variates(known, document["variates"])
-    plan = make_plan(
-        known.runs, known.pieces, known.spacing, int(document["window"]), timed=known.timed
-    )
+    plan = make_plan(layout, int(json.loads(made["config.json"])["window"]))
     tasks = _tasks(known, plan, made, options)
     waiting = []
     for task in tasks:
@@ -172,7 +170,8 @@ def _fit(known: Survey, options: BatchOptions, estimator: MDTIMImputer | None) -
         return {name: (Path(folder) / "model" / name).read_bytes() for name in MODEL_FILES}
 
 
-def _check_variates(known: Survey, variates: list[str]) -> None:
+def _check_variates(known: Survey, model: dict[str, bytes]) -> None:
+    variates = json.loads(model["config.json"])["variates"]
     if list(known.variates) != variates:
         raise ValueError(
             f"the model fills the columns {variates}, but the numeric columns here are "
