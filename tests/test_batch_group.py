@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -33,8 +34,9 @@ def test_a_group_is_not_changed_and_keeps_its_index(case: Case) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_spark_fills_groups(case: Case, tmp_path: Path) -> None:
+def test_spark_fills_groups(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sql = pytest.importorskip("pyspark.sql")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java")
     builder = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")

@@ -48,7 +48,7 @@ def scale(
     variates: Annotated[int, typer.Option(help="Columns to fill.", min=1)] = 8,
     parts: Annotated[int, typer.Option(help="Files of the data set.", min=1)] = 64,
     missing: Annotated[float, typer.Option(help="Share of the cells that is missing.")] = 0.02,
-    size: Annotated[str, typer.Option(help="Preset of the network.")] = "small",
+    size: Annotated[str, typer.Option(help="Network: tiny, or a preset.")] = "tiny",
     workers: Annotated[str, typer.Option(help="Numbers of workers, one run each.")] = "1,2",
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     output: Annotated[Path | None, typer.Option(help="Append the rows to this CSV file.")] = None,
