@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+
+from mdtim.batch.engine import run_all
+from mdtim.batch.engine_local import LocalPool
 
 
 class KillOnce:
@@ -29,3 +34,12 @@ def die(task: int) -> int:
     if task == 3:
         raise ValueError("three is wrong")
     return 10 * task
+
+
+def wait_long(path: str) -> None:
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(300)
+
+
+if __name__ == "__main__":  # a run that will be killed, with a worker at work
+    list(run_all(LocalPool(1), wait_long, sys.argv[1:]))

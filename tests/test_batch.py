@@ -230,6 +230,23 @@ def test_work_that_always_kills_its_worker_is_given_up() -> None:
     assert outcomes[3].error == "three is wrong"
 
 
+def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:
+    note = tmp_path / "worker"
+    script = [sys.executable, str(Path(__file__).with_name("deadly.py")), str(note)]
+    run = subprocess.Popen(script, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    while run.poll() is None and not (note.exists() and note.read_text()):
+        time.sleep(0.01)
+    run.kill()
+    run.wait()
+    ended = time.monotonic() + 60
+    while time.monotonic() < ended:
+        status = Path(f"/proc/{note.read_text()}/status")
+        if not status.exists() or "State:\tZ" in status.read_text():
+            return
+        time.sleep(0.05)
+    pytest.fail("the worker outlives its run")
+
+
 def test_a_killed_run_is_finished_by_the_next(case: Case, source: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     arguments = [

@@ -62,6 +62,7 @@ def test_dask_fills_groups(case: Case) -> None:
     filled = table.groupby("sensor")[list(case.frame.columns)].apply(
         fill_group, model=str(case.model), device="cpu", meta=case.frame.iloc[:0]
     )
-    result = filled.compute(scheduler="synchronous").sort_values(["sensor", "time"])
+    result = filled.compute(scheduler="synchronous").reset_index(drop=True)
+    result = result.sort_values(["sensor", "time"])
     for name in ("x", "y", "z"):
         assert (result[name].to_numpy() == case.expected[name].to_numpy()).all()

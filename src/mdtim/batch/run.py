@@ -162,8 +162,8 @@ def _fit(known: Survey, options: BatchOptions, estimator: MDTIMImputer | None) -
         time=table.time, id=table.id, columns=table.columns, inf_as_missing=table.inf_as_missing
     )
     panel = sample_panel(known.pieces, known.reading.panel, options.sample_rows, imputer.seed)
-    head, _ = known.reading.read(known.pieces[0])
-    imputer.read_table(head, reset=True)  # remembers the columns
+    # Remembers the columns, as fitting to a table would.
+    imputer.read_table(known.reading.read(known.pieces[0]).frame, reset=True)
     imputer.fit_panel(panel)
     with tempfile.TemporaryDirectory() as folder:
         imputer.save(Path(folder) / "model")

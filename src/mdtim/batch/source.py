@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -117,6 +117,16 @@ class Piece:
     """None: all of the part."""
 
 
+class Content(NamedTuple):
+    """What a piece holds."""
+
+    frame: pd.DataFrame
+    arrow: pa.Table | None
+    """The same as it came, if the part is Parquet; without the added columns."""
+    added: tuple[str, ...]
+    """Columns of the frame that the names of folders stand for."""
+
+
 @dataclass(frozen=True)
 class Source:
     """The parts of a data set and the columns that their folders name."""
@@ -200,8 +210,8 @@ class Source:
 
     def read(
         self, piece: Piece, wanted: tuple[str | None, ...], schema: pa.Schema | None = None
-    ) -> tuple[pd.DataFrame, pa.Table | None]:
-        """Read a piece as a frame, and as an Arrow table if it is Parquet.
+    ) -> Content:
+        """Read a piece.
 
         Parameters
         ----------
@@ -217,24 +227,21 @@ class Source:
                 frame = decode_frame(file, piece.part.name)
             if schema is not None:
                 frame = _typed(frame, schema)
-        return self._with_keys(frame, piece.part, wanted), arrow
+        keys = self._keys(frame, piece.part, wanted)
+        return Content(frame.assign(**keys), arrow, tuple(keys))
 
-    def _with_keys(
+    def _keys(
         self, frame: pd.DataFrame, part: Part, wanted: tuple[str | None, ...]
-    ) -> pd.DataFrame:
-        """Append the wanted columns that the part's folders name."""
+    ) -> dict[str, int | str]:
+        """Values of the wanted columns that the part's folders name and the frame has not."""
         names = [name for name in self.keys if name in wanted and name not in frame.columns]
-        if not names:
-            return frame
         found = _folder_values(part.name)
         missing = [name for name in names if name not in found]
         if missing:
             raise ValueError(
                 f"{part.name} lies in no folder that names {missing[0]}, as other parts do"
             )
-        return frame.assign(
-            **{name: int(found[name]) if self.keys[name] else found[name] for name in names}
-        )
+        return {name: int(found[name]) if self.keys[name] else found[name] for name in names}
 
     def _open(self, part: Part) -> Any:
         return self.place.system.open_input_file(self.place.path(part.name))

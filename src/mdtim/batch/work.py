@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from mdtim.batch.plan import PiecePlan
 from mdtim.batch.runs import Runs
-from mdtim.batch.source import Part, Piece, Source, frame_schema
+from mdtim.batch.source import Content, Part, Piece, Source, frame_schema
 from mdtim.batch.target import Target
 from mdtim.files import encode_frame
 from mdtim.grid import Spacing
@@ -38,13 +38,13 @@ class Reading:
     schema: pa.Schema | None = None
     """Types that hold for all parts, once they are known."""
 
-    def read(self, piece: Piece) -> tuple[pd.DataFrame, pa.Table | None]:
-        """A piece with its time and id columns, and as it came if that was an Arrow table."""
+    def read(self, piece: Piece) -> Content:
+        """A piece with its time and id columns."""
         return self.source.read(piece, (self.options.time, self.options.id), self.schema)
 
     def panel(self, piece: Piece) -> Panel:
         """The numbers of a piece."""
-        return self.table(self.read(piece)[0], piece.part).panel
+        return self.table(self.read(piece).frame, piece.part).panel
 
     def table(self, frame: pd.DataFrame, part: Part) -> Table:
         """Turn a piece into a table; a mistake in it is reported under the part's name."""
@@ -96,13 +96,13 @@ class Scanner:
         runs, spacings, rows, timed = [], [], 0, False
         schema: pa.Schema | None = None
         for number, piece in enumerate(pieces):
-            frame, _ = reading.read(piece)
-            rows += len(frame)
+            content = reading.read(piece)
+            rows += len(content.frame)
             if schema is None:
-                schema = self._schema(piece, frame)
+                schema = self._schema(piece, content)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # said again when the part is filled
-                table = reading.table(frame, part)
+                table = reading.table(content.frame, part)
             runs.append(Runs.of(table, number))
             assert table.timeline is not None
             spacings.append(table.timeline.spacing)
@@ -119,13 +119,12 @@ class Scanner:
             Runs.join(runs),
         )
 
-    def _schema(self, piece: Piece, frame: pd.DataFrame) -> pa.Schema:
+    def _schema(self, piece: Piece, content: Content) -> pa.Schema:
         if self.reading.schema is not None:
             return self.reading.schema
         if piece.part.is_parquet:
             return self.reading.source.schema(piece.part)
-        keys = [name for name in self.reading.source.keys if name in frame.columns]
-        return frame_schema(frame.drop(columns=keys))
+        return frame_schema(content.frame.drop(columns=list(content.added)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,13 +155,8 @@ class Filler:
 
     @cached_property
     def _imputer(self) -> Any:
-        import torch
-
         from mdtim.imputer import MDTIMImputer
 
-        # One thread each: the products of two threads are not those of one, to the last bit, and
-        # many workers with many threads would be in each other's way.
-        torch.set_num_threads(1)
         with tempfile.TemporaryDirectory() as folder:
             for name, content in self.model.items():
                 (Path(folder) / name).write_bytes(content)
@@ -173,6 +167,17 @@ class Filler:
 
     def __call__(self, task: FillTask) -> dict[str, Any]:
         """Fill the part, write it whole, then note it in the manifest."""
+        import torch
+
+        # One thread each: many workers with many threads would be in each other's way.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return self._do(task)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _do(self, task: FillTask) -> dict[str, Any]:
         model = self._imputer.model_
         began, cpu_began = time.monotonic(), time.process_time()
         counts = {"rows": 0, "missing": 0, "filled": 0}
@@ -209,7 +214,7 @@ class Filler:
         """One piece, filled: as an Arrow table if it came as one, and as a frame."""
         from mdtim.batch.cutting import fill_piece
 
-        frame, arrow = self.reading.read(task.around[number])
+        frame, arrow, added = self.reading.read(task.around[number])
         table = self.reading.table(frame, task.part)
         cells = fill_piece(
             model,
@@ -234,8 +239,7 @@ class Filler:
         counts["filled"] += len(cells.mean)
         if arrow is not None:
             return _replaced(arrow, filled, table.panel.variates, set(frame.columns)), filled
-        keys = [name for name in self.reading.source.keys if name in frame.columns]
-        return None, filled.drop(columns=keys)
+        return None, filled.drop(columns=list(added))
 
 
 def _replaced(
