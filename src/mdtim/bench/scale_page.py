@@ -40,10 +40,10 @@ def render(path: Path) -> str:
 
 
 def _costs(rows: Sequence[dict[str, str]]) -> list[str]:
-    """Hours and memory for large data sets, from the latest row of each device."""
-    latest = {row["device"]: row for row in rows}
+    """Hours and memory for large data sets, from the latest row of each device and network."""
+    latest = {(row["device"], row["size"]): row for row in rows}
     lines: list[str] = []
-    for device, row in latest.items():
+    for (device, size), row in latest.items():
         on_core = device.startswith("CPU")
         speed = float(row["rows_per_cpu_second" if on_core else "rows_per_second"])
         variates = int(row["variates"])
