@@ -34,7 +34,8 @@ from mdtim.options import (
 
 if TYPE_CHECKING:
     from mdtim.batch.engine import Engine
-    from mdtim.batch.run import BatchReport, Watch
+    from mdtim.batch.run import BatchReport
+    from mdtim.batch.scans import Watch
 
 PARTS_FAILED = 1
 """Exit code if parts could not be read or filled; the others are written."""

@@ -48,10 +48,8 @@ def _costs(rows: Sequence[dict[str, str]]) -> list[str]:
         speed = float(row["rows_per_cpu_second" if on_core else "rows_per_second"])
         variates = int(row["variates"])
         unit = "core" if on_core else "GPU"
-        lines.append(
-            f"On {device}, one {unit} fills {speed:,.0f} rows of {variates} variates a second."
-        )
-        lines.append("")
+        fact = f"one {unit} fills {speed:,.0f} rows of {variates} variates a second"
+        lines += [f"With the network `{size}` on {device}, {fact}.", ""]
         for cells in SIZES:
             hours = cells / variates / speed / 3600
             exponent = round(math.log10(cells))
