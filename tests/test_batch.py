@@ -123,6 +123,21 @@ def test_series_without_times_follow_the_order_of_the_parts(tmp_path: Path, case
     same(filled, table.restore(expected))
 
 
+def test_parts_of_one_step_each_are_taken_as_equal_steps_with_a_note(
+    case: Case, tmp_path: Path
+) -> None:
+    (tmp_path / "source").mkdir()
+    first_hours = case.frame[case.frame["time"] < "2020-01-01 04:00"]
+    for number, (_, step) in enumerate(first_hours.groupby("time")):
+        step.to_parquet(tmp_path / "source" / f"{number}.parquet", index=False)
+    report = fill(tmp_path / "source", tmp_path / "target", case)
+    assert report.filled_parts == 4
+    assert any("taken as equal steps" in note for note in report.notes)
+    expected = MDTIMImputer.load(case.model, device="cpu").transform(first_hours)
+    filled = read_parts(tmp_path / "target")[expected.columns.tolist()]
+    same(filled, expected.reset_index(drop=True))
+
+
 def test_other_columns_and_their_types_stay_as_they_are(case: Case, tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     table = pa.Table.from_pandas(case.frame, preserve_index=False)

@@ -99,6 +99,11 @@ def run_batch(
     except NothingReadable:
         first = next(iter(report.failures.values()))
         raise ValueError(f"no part of {found.place} can be read; the first: {first}") from None
+    if known.timed and known.spacing.reading == "rows":
+        report.notes.append(
+            "the times are not equally spaced, or no part holds two rows of a series: rows are "
+            "taken as equal steps; resample the data set if they are not"
+        )
     layout = lay_out(known.runs, known.pieces, known.spacing, timed=known.timed)
     made = goal.model() if model is None else _model_files(Path(model))
     if made is not None:
