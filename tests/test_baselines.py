@@ -5,8 +5,10 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mdtim.baselines.simple import BASELINES, linear, locf, mean
+from mdtim.baselines.simple import BASELINES, linear, linear_between, locf, mean
 
 OFFSETS = np.array([0, 30, 50])
 
@@ -46,3 +48,29 @@ def test_a_series_without_a_variate_gets_its_mean_and_nothing_at_all_gets_zero(n
     filled = BASELINES[name](table, np.array([0, 2, 4]))
     assert filled[:, 0].tolist() == [3.0] * 4
     assert filled[:, 1].tolist() == [0.0] * 4
+
+
+@given(st.integers(2, 40), st.integers(0, 50), st.data())
+def test_a_cut_series_is_interpolated_like_the_whole(
+    num_steps: int, seed: int, data: st.DataObject
+) -> None:
+    begin = data.draw(st.integers(0, num_steps - 1))
+    end = data.draw(st.integers(begin + 1, num_steps))
+    generator = np.random.default_rng(seed)
+    whole = generator.normal(size=(num_steps, 2))
+    whole[generator.random(whole.shape) < 0.7] = np.nan
+    steps = np.zeros((2, 1, 2), dtype=np.int64)
+    values = np.full((2, 1, 2), np.nan)
+    for variate in range(2):
+        known = np.flatnonzero(~np.isnan(whole[:, variate]))
+        beyond = (known[known < begin][-1:], known[known >= end][:1])
+        for side, found in enumerate(beyond):
+            if found.size:
+                steps[side, 0, variate] = found[0] - begin
+                values[side, 0, variate] = whole[found[0], variate]
+    cut = linear_between(
+        whole[begin:end], np.array([0, end - begin]), (steps[0], values[0]), (steps[1], values[1])
+    )
+    expected = linear(whole, np.array([0, num_steps]))[begin:end]
+    seen = ~np.isnan(whole).all(axis=0)  # a column that is never observed has no line
+    assert np.array_equal(cut[:, seen], expected[:, seen])

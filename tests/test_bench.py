@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from conftest import tiny_config
 from gpu_cases import needs_cuda
-from mdtim.bench import environment, kernels, load, speed, table
+from mdtim.bench import environment, kernels, load, scale, scale_page, speed, table
 from mdtim.cli import app
 
 
@@ -129,3 +129,41 @@ def test_tables_of_the_load_test_have_their_size_and_gaps() -> None:
     missing = sum(row.split(",").count("") for row in rows)
     assert missing == pytest.approx(0.1 * load.ROWS * load.COLUMNS, rel=0.2)
     assert load._csv(1) == load._csv(1) != load._csv(2)
+
+
+def test_a_data_set_in_parts_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mdtim.batch.engine import Inline
+
+    monkeypatch.setattr("mdtim.batch.engine.Pooled", lambda pool: Inline())  # no processes here
+    one, two = scale.run_scale(rows=600, variates=2, parts=3, folder=tmp_path / "scale")
+    assert (one.workers, two.workers) == (1, 2)
+    assert one.speedup == 1
+    assert two.speedup == pytest.approx(two.rows_per_second / one.rows_per_second, abs=0.01)
+    assert one.last_memory_gb >= one.first_memory_gb > 0
+    filled = [
+        sorted((tmp_path / "scale" / f"filled-by-{count}").glob("*.parquet")) for count in (1, 2)
+    ]
+    assert [path.read_bytes() for path in filled[0]] == [path.read_bytes() for path in filled[1]]
+    assert len(filled[0]) == 3
+
+
+def test_the_measured_section_of_the_page_is_that_of_the_results(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    page = tmp_path / "scale.md"
+    page.write_text((root / "docs" / "scale.md").read_text())
+    scale_page.update(page, root / "results" / "scale.csv")
+    assert page.read_text() == (root / "docs" / "scale.md").read_text()
+    page.write_text("nothing")
+    with pytest.raises(ValueError, match="no section to render"):
+        scale_page.update(page, root / "results" / "scale.csv")
+
+
+def test_hours_follow_from_cells_and_speed(tmp_path: Path) -> None:
+    path = tmp_path / "scale.csv"
+    row = {
+        **{"rows": 100, "variates": 10, "parts": 1, "size": "small", "device": "CPU, 1 thread"},
+        **{"workers": 1, "rows_per_second": 500, "rows_per_cpu_second": 1000, "speedup": 1},
+        **{"first_memory_gb": 1, "last_memory_gb": 1, "load": 1, "cores": 2, "commit": "c"},
+    }
+    path.write_text(",".join(row) + "\n" + ",".join(f'"{value}"' for value in row.values()) + "\n")
+    assert "10^9 / 10 / 1,000 / 3600 = 27.8 hours of one core" in scale_page.render(path)

@@ -9,7 +9,9 @@ import polars as pl
 import pytest
 
 from mdtim.files import read_frame
+from mdtim.grid import Spacing
 from mdtim.table import Table, TableWarning
+from mdtim.timeline import read_timeline
 from table_cases import NAN, as_kind, fill_with, hours, named_columns, numbers_of, read, stamped
 
 # --- time
@@ -391,3 +393,33 @@ def test_a_grid_that_cannot_be_is_refused(times, freq, message):
     times = times if freq != "2h" else hours(5)[[0, 1, 4]]
     with pytest.raises(ValueError, match=message):
         read(stamped(times), freq=freq)
+
+
+@pytest.mark.parametrize(
+    ("times", "reading"),
+    [
+        (hours(40), "utc"),
+        (pd.date_range("2020", periods=40, freq="MS"), "months"),
+        (pd.date_range("2020-03-20", periods=40, freq="D", tz="Europe/Berlin"), "local"),
+        (pd.Series(np.arange(40) * 0.5), "number"),
+    ],
+)
+def test_a_part_is_laid_out_by_the_spacing_of_the_whole(times, reading):
+    frame = stamped(times)
+    whole = read_timeline(frame, "t")
+    assert whole.spacing.reading == reading
+    # Every second row alone would look like steps of twice the size.
+    part = read_timeline(frame.iloc[10:30:2], "t", spacing=whole.spacing)
+    assert part.steps[:-1].tolist() == [2] * 9
+    assert part.marks.tolist() == whole.marks[10:30:2].tolist()
+
+
+def test_a_part_that_does_not_fit_the_spacing_is_refused():
+    spacing = read_timeline(stamped(hours(9)), "t").spacing
+    odd = pd.to_datetime(["2020-01-01 00:00", "2020-01-01 00:20"])
+    with pytest.raises(ValueError, match="not spaced as the rest of the data set"):
+        read_timeline(stamped(odd), "t", spacing=spacing)
+    with pytest.raises(ValueError, match="another kind of time"):
+        read_timeline(stamped(pd.Series([1.0, 2.0])), "t", spacing=spacing)
+    equal_rows = Spacing("rows", 1)
+    assert read_timeline(stamped(odd), "t", spacing=equal_rows).num_rows == 2

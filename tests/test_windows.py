@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdtim.windows import blend_weights, covering_windows, every_window, hold_out
+from mdtim.windows import blend_weights, covering_windows, every_window, halo, hold_out
 
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=5)
 
@@ -59,3 +59,20 @@ def test_training_and_validation_share_no_row_unless_nothing_can_be_spared(
 def test_a_cell_counts_for_more_in_the_middle_of_a_window() -> None:
     weights = blend_weights(7)
     assert weights.tolist() == [1, 2, 3, 4, 3, 2, 1]
+
+
+@given(st.integers(1, 90), st.integers(1, 20), st.data())
+def test_a_widened_cut_has_the_windows_of_the_whole_series(
+    total: int, length: int, data: st.DataObject
+) -> None:
+    begin = data.draw(st.integers(0, total - 1))
+    end = data.draw(st.integers(begin + 1, total))
+    low, high = (int(x[0]) for x in halo(*(np.array([x]) for x in (begin, end, total)), length))
+    assert 0 <= low <= begin
+    assert end <= high <= total
+    whole = covering_windows(np.array([0, total]), length).starts
+    cut = covering_windows(np.array([0, high - low]), length).starts + low
+    assert set(cut) <= set(whole)
+    seeing = whole[(whole < end) & (whole + length > begin)]
+    assert set(seeing) <= set(cut)
+    assert high - low <= end - begin + 3 * length  # and not much more

@@ -10,9 +10,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table as RichTable
 
+from mdtim.batch.cli import batch
 from mdtim.bench.cli import app as bench_app
 from mdtim.benchmark.cli import app as benchmark_app
-from mdtim.messages import fail, notes, out, user_messages
+from mdtim.messages import notes, out, user_messages
+from mdtim.options import (
+    Adapt,
+    Columns,
+    Device,
+    Freq,
+    Id,
+    InfAsMissing,
+    Json,
+    MaxMinutes,
+    MaxSteps,
+    Model,
+    Preset,
+    Quantiles,
+    Quiet,
+    Report,
+    Seed,
+    Source,
+    Time,
+    Window,
+    window_length,
+)
+from mdtim.pretraining.cli import pretrain
 from mdtim.service.cli import serve
 
 if TYPE_CHECKING:
@@ -29,34 +52,8 @@ app = typer.Typer(
 app.add_typer(benchmark_app, name="benchmark")
 app.add_typer(bench_app, name="bench")
 app.command()(serve)
-
-Source = Annotated[Path, typer.Argument(help="CSV or Parquet file, compressed or not.")]
-Time = Annotated[str | None, typer.Option(help="Time column; found by itself if not given.")]
-Id = Annotated[str | None, typer.Option(help="Column that names the series of a panel.")]
-Freq = Annotated[str | None, typer.Option(help="Sampling period (h, 10min): adds missing rows.")]
-Columns = Annotated[str | None, typer.Option(help="Columns to fill, comma-separated.")]
-InfAsMissing = Annotated[bool, typer.Option("--inf-as-missing", help="Treat ±inf as missing.")]
-Window = Annotated[str, typer.Option(help="Steps the network sees at once, or auto.")]
-Preset = Annotated[
-    str,
-    typer.Option(
-        help="auto (a pretrained network), zero-mini, zero-base; or, to train from nothing, "
-        "small, base, paper-small, paper-large."
-    ),
-]
-Adapt = Annotated[
-    bool, typer.Option("--fit", help="Train the pretrained network further on this table.")
-]
-MaxMinutes = Annotated[float, typer.Option(help="Time limit of the fit.")]
-MaxSteps = Annotated[int | None, typer.Option(help="Step limit of the fit.")]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Model = Annotated[
-    Path | None, typer.Option(help="Folder of a fitted model; without, the pretrained network.")
-]
-Report = Annotated[Path | None, typer.Option(help="Write an HTML report here.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but warnings and errors.")]
+app.command()(pretrain)
+app.command()(batch)
 
 
 @app.command()
@@ -83,17 +80,23 @@ def fit(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Learn from a table and keep the model."""
+    """Learn from a table and keep the model; with torchrun, in several processes."""
     with user_messages() as said:
-        options = _table_options(time, id, freq, columns, inf_as_missing)
-        preset, adapt = _start(from_, preset, device)
-        imputer = _new_imputer(
-            options, window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json
-        )
-        imputer.set_params(checkpoint=checkpoint)
-        imputer.fit(_read(source))
-        imputer.save(output)
-    _show_fit(imputer, said, as_json, quiet, {"model": str(output)})
+        from mdtim.distributed import joined_ranks
+
+        with joined_ranks(device) as (ranks, own_device):
+            silent = quiet or as_json or not ranks.is_first
+            options = _table_options(time, id, freq, columns, inf_as_missing)
+            preset, adapt = _start(from_, preset, own_device)
+            imputer = _new_imputer(
+                options, window, preset, adapt, max_minutes, max_steps, seed, own_device, silent
+            )
+            imputer.set_params(checkpoint=checkpoint)
+            imputer.fit(_read(source))
+            if ranks.is_first:
+                imputer.save(output)
+    if ranks.is_first:
+        _show_fit(imputer, said, as_json, quiet, {"model": str(output)})
 
 
 @app.command()
@@ -106,9 +109,7 @@ def impute(
     freq: Freq = None,
     columns: Columns = None,
     inf_as_missing: InfAsMissing = False,
-    quantiles: Annotated[
-        str | None, typer.Option(help="Extra columns, such as 0.05,0.95 (name_q0.05).")
-    ] = None,
+    quantiles: Quantiles = None,
     window: Window = "auto",
     preset: Preset = "auto",
     adapt: Adapt = False,
@@ -121,7 +122,7 @@ def impute(
     quiet: Quiet = False,
 ) -> None:
     """Fill the gaps of a table."""
-    levels = _levels(quantiles)
+    levels = quantile_levels(quantiles)
     with user_messages() as said:
         from mdtim.files import write_frame
 
@@ -304,37 +305,6 @@ def demo(
     out.print(f"written: {output / 'filled.csv'}, {output / 'report.html'}", highlight=False)
 
 
-@app.command()
-def pretrain(
-    name: Annotated[str, typer.Argument(help="zero-mini or zero-base.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the weights.")],
-    steps: Annotated[int, typer.Option(help="Steps of training.")] = 20_000,
-    checkpoint: Annotated[
-        Path, typer.Option(help="Folder for the checkpoint of a run that is cut short.")
-    ] = Path("pretraining"),
-    max_minutes: Annotated[float, typer.Option(help="Stop then; the same command goes on.")] = 60.0,
-    seed: Seed = 0,
-    device: Device = "auto",
-) -> None:
-    """Train a network that comes with the package, on made-up tables."""
-    with user_messages():
-        from mdtim.pretraining.run import pretrain as train
-        from mdtim.runtime import resolve_device
-
-        done = train(
-            name,
-            output,
-            steps=steps,
-            seed=seed,
-            device=resolve_device(device),
-            checkpoint=checkpoint,
-            max_seconds=60 * max_minutes,
-            log=lambda line: out.print(line, highlight=False),
-        )
-    if not done:
-        fail("out of time; the same command goes on from the checkpoint")
-
-
 # -- pieces the commands share --------------------------------------------------------------
 
 
@@ -364,10 +334,8 @@ def _new_imputer(
 ) -> MDTIMImputer:
     from mdtim.imputer import MDTIMImputer
 
-    if window != "auto" and not window.isdigit():
-        raise ValueError(f"--window must be auto or a whole number of steps, got {window!r}")
     return MDTIMImputer(
-        window=window if window == "auto" else int(window),
+        window=window_length(window),
         preset=preset,
         adapt=adapt,
         max_minutes=max_minutes,
@@ -411,18 +379,6 @@ def _refuse_overwriting(source: Path, *targets: Path | None) -> None:
     for target in targets:
         if target is not None and target.resolve() == source.resolve():
             raise ValueError(f"{target} is the input itself; choose another output")
-
-
-def _levels(text: str | None) -> list[float]:
-    if text is None:
-        return []
-    try:
-        levels = [float(part) for part in text.split(",")]
-    except ValueError:
-        fail(f"--quantiles takes numbers such as 0.05,0.95, got {text!r}")
-    if not all(0 < level < 1 for level in levels):
-        fail(f"--quantiles lie between 0 and 1, got {text}")
-    return levels
 
 
 def _show_fit(

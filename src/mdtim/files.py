@@ -25,7 +25,7 @@ import pyarrow.parquet
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
-_PARQUET = (".parquet", ".pq")
+PARQUET = (".parquet", ".pq")
 _DAMAGE = (pa.ArrowException, OSError, EOFError, zlib.error, lzma.LZMAError, csv.Error)
 # Missing numbers as pandas reads them; in columns of text these are text like any other.
 _MISSING = pa.array(
@@ -60,29 +60,43 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
     1  008   <NA>    NaN
     """
     path = Path(path).expanduser()
-    form, compression = table_suffixes(path)
+    table_suffixes(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder; name a file in it")
     if not path.exists():
         raise ValueError(f"there is no file {path}; check its name and folder")
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty; expected a table with a header")
-    try:
-        if form in _PARQUET:
-            frame = _read_parquet(path)
+    with open(path, "rb") as file:
+        return decode_frame(file, path)
+
+
+def decode_frame(file: Any, path: str | os.PathLike[str]) -> pd.DataFrame:
+    """Read a table from an open file of bytes; the path tells the format and is named in errors."""
+    form, compression = table_suffixes(path)
+    with readable(path):
+        if form in PARQUET:
+            frame = frame_of(pa.parquet.read_table(file, partitioning=None))
         else:
-            with _opened(path, compression, "rb") as file:
-                raw = file.read()
-            frame = _parse(raw, form, path)
+            with _unpacked(file, compression, "rb") as plain:
+                raw = plain.read()
+            frame = _parse(raw, form, Path(path))
+    if frame.empty:
+        raise ValueError(f"{path} holds a header but no rows; expected at least one")
+    return frame
+
+
+@contextmanager
+def readable(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what readers say about a damaged file into one sentence that names it."""
+    try:
+        yield
     except MemoryError:
         raise  # Arrow's counts as one of its own errors, but nothing is wrong with the file
     except _DAMAGE as error:
         raise ValueError(
             f"{path} cannot be read, it may be damaged or cut short; write it again ({error})"
         ) from error
-    if frame.empty:
-        raise ValueError(f"{path} holds a header but no rows; expected at least one")
-    return frame
 
 
 def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
@@ -91,27 +105,33 @@ def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     A time index or a named one becomes the first column of a text file, numbering does not.
     """
     path = Path(path).expanduser()
+    table_suffixes(path)
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        encode_frame(frame, file, path)
+
+
+def encode_frame(frame: pd.DataFrame, file: Any, path: str | os.PathLike[str]) -> None:
+    """Write a table to an open file of bytes, in the format of the path's suffix."""
     form, compression = table_suffixes(path)
-    with atomic_path(path) as temporary:
-        if form in _PARQUET:
-            frame.to_parquet(temporary)
-            return
-        header = ["" if _UNNAMED.fullmatch(str(name)) else str(name) for name in frame.columns]
-        has_index = _is_worth_writing(frame.index)
-        is_time = isinstance(frame.index, (pd.DatetimeIndex, pd.PeriodIndex))
-        label = "time" if is_time and frame.index.name is None and "time" not in header else None
-        with (
-            _opened(temporary, compression, "wb") as file,
-            io.TextIOWrapper(file, encoding="utf-8", newline="") as text,
-        ):
-            frame.to_csv(
-                text,
-                sep=_SEPARATORS[form],
-                header=header,
-                index=has_index,
-                index_label=label,
-                lineterminator="\n",
-            )
+    if form in PARQUET:
+        frame.to_parquet(file)
+        return
+    header = ["" if _UNNAMED.fullmatch(str(name)) else str(name) for name in frame.columns]
+    has_index = _is_worth_writing(frame.index)
+    is_time = isinstance(frame.index, (pd.DatetimeIndex, pd.PeriodIndex))
+    label = "time" if is_time and frame.index.name is None and "time" not in header else None
+    with _unpacked(file, compression, "wb") as packed:
+        text = io.TextIOWrapper(packed, encoding="utf-8", newline="")
+        frame.to_csv(
+            text,
+            sep=_SEPARATORS[form],
+            header=header,
+            index=has_index,
+            index_label=label,
+            lineterminator="\n",
+        )
+        text.flush()
+        text.detach()  # who opened the file closes it
 
 
 @contextmanager
@@ -168,7 +188,11 @@ def unpack(path: Path, target: Path, max_bytes: int) -> None:
     """
     _, compression = table_suffixes(path)
     try:
-        with _opened(path, compression, "rb") as file, target.open("wb") as plain:
+        with (
+            open(path, "rb") as packed,
+            _unpacked(packed, compression, "rb") as file,
+            target.open("wb") as plain,
+        ):
             left = max_bytes
             while part := file.read(min(2**20, left + 1)):
                 left -= len(part)
@@ -198,32 +222,30 @@ def table_suffixes(path: str | os.PathLike[str]) -> tuple[str, str]:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compression = suffixes.pop() if suffixes and suffixes[-1] in _COMPRESSIONS else ""
     form = suffixes[-1] if suffixes else ""
-    if form in _SEPARATORS or (form in _PARQUET and not compression):
+    if form in _SEPARATORS or (form in PARQUET and not compression):
         return form, compression
     raise ValueError(
         f"{path} ends in {form + compression or 'no suffix'!r}; expected one of "
-        f"{', '.join((*_SEPARATORS, *_PARQUET))}, text also with {', '.join(_COMPRESSIONS)}"
+        f"{', '.join((*_SEPARATORS, *PARQUET))}, text also with {', '.join(_COMPRESSIONS)}"
     )
 
 
 @contextmanager
-def _opened(path: Path, compression: str, mode: str) -> Iterator[Any]:
-    """Open a file of bytes, compressed or not."""
+def _unpacked(file: Any, compression: str, mode: str) -> Iterator[Any]:
+    """See through the compression of an open file of bytes."""
     if compression == ".zst":
-        opener = pa.input_stream if mode == "rb" else pa.output_stream
-        with opener(str(path), compression="zstd") as file:
-            yield file
-        return
-    with open(path, mode) as plain:
-        if compression == ".gz":  # neither the temporary name nor the date get into the file
-            with gzip.GzipFile("", mode, fileobj=plain, mtime=0) as file:
-                yield file
-        elif compression:
-            opener = bz2.open if compression == ".bz2" else lzma.open
-            with opener(plain, mode) as file:
-                yield file
-        else:
+        stream = pa.input_stream if mode == "rb" else pa.output_stream
+        with stream(pa.PythonFile(file), compression="zstd") as plain:
             yield plain
+    elif compression == ".gz":  # neither the temporary name nor the date get into the file
+        with gzip.GzipFile("", mode, fileobj=file, mtime=0) as plain:
+            yield plain
+    elif compression:
+        opener = bz2.open if compression == ".bz2" else lzma.open
+        with opener(file, mode) as plain:
+            yield plain
+    else:
+        yield file
 
 
 def _is_worth_writing(index: pd.Index[Any]) -> bool:
@@ -232,8 +254,8 @@ def _is_worth_writing(index: pd.Index[Any]) -> bool:
     return not pd.api.types.is_integer_dtype(index.dtype)
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
-    table = pa.parquet.read_table(path, partitioning=None)
+def frame_of(table: pa.Table) -> pd.DataFrame:
+    """Turn an Arrow table into a frame; integers with missing cells become nullable."""
     frame: pd.DataFrame = table.to_pandas()
     for name in frame.columns.intersection(table.column_names):
         column = table.column(name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,17 @@ _TOLERANCE = 0.01
 _DAY = 86_400 * 10**9
 
 
+@dataclass(frozen=True)
+class Spacing:
+    """How far apart two neighbouring steps lie."""
+
+    reading: Literal["rows", "number", "months", "utc", "local"]
+    """What is measured: nothing (rows are equal steps), the numbers of the time column, whole
+    months, nanoseconds in UTC, or nanoseconds of local time."""
+    size: float
+    """One step, in that reading."""
+
+
 class Grid(NamedTuple):
     """R sorted rows laid out among N equally spaced ones."""
 
@@ -30,9 +42,19 @@ class Grid(NamedTuple):
     """Length of one step."""
     note: str | None = None
     """Why rows had to be taken as equal steps."""
+    spacing: Spacing | None = None
+    """What the steps were counted by; None where no two rows have a distance."""
+    marks: NDArray[Any] | None = None
+    """(R,) the sorted times in the reading of the spacing."""
 
 
-def infer_grid(clock: Clock, order: IntArray, joined: BoolArray, label: str) -> Grid:
+def infer_grid(
+    clock: Clock,
+    order: IntArray,
+    joined: BoolArray,
+    label: str,
+    spacing: Spacing | None = None,
+) -> Grid:
     """Lay sorted rows out in steps of the most common distance, or as equal steps.
 
     Parameters
@@ -41,21 +63,24 @@ def infer_grid(clock: Clock, order: IntArray, joined: BoolArray, label: str) -> 
     order : (R,) rows by series, then time
     joined : (R - 1,) True where two neighbours in this order belong to one series
     label : how messages call the time
+    spacing : a spacing that is known already; the rows must lie whole steps of it apart
     """
     steps = np.ones(len(order), dtype=np.int64)
     note = None
-    if joined.any():
-        regular, note = _regular_steps(clock, order, joined, label)
-        if regular is not None:
-            steps[:-1][joined] = regular
+    if spacing is not None:
+        steps[:-1][joined] = _spaced_steps(clock, order, joined, label, spacing)
+    elif joined.any():
+        regular, spacing, note = _regular_steps(clock, order, joined, label)
+        steps[:-1][joined] = regular
+    marks = None if spacing is None else _marks(clock, order, spacing.reading)
     if clock.stamps is None:
-        return Grid(steps, None, None, note)
+        return Grid(steps, None, None, note, spacing, marks)
     known = clock.ticks[order]
     width = np.zeros_like(known)
     width[:-1][joined] = np.diff(known)[joined] // steps[:-1][joined]
     ticks = np.repeat(known, steps) + _within(steps) * np.repeat(width, steps)
     seconds = float(np.median(width[:-1][joined])) / 1e9 if joined.any() else None
-    return Grid(steps, ticks, seconds, note)
+    return Grid(steps, ticks, seconds, note, spacing, marks)
 
 
 def _within(steps: IntArray) -> IntArray:
@@ -65,20 +90,20 @@ def _within(steps: IntArray) -> IntArray:
 
 def _regular_steps(
     clock: Clock, order: IntArray, joined: BoolArray, label: str
-) -> tuple[IntArray | None, str | None]:
-    """Whole steps between neighbours of one series, or None and why there are none."""
+) -> tuple[IntArray, Spacing, str | None]:
+    """Whole steps between neighbours of one series, or single ones and why these."""
     too_sparse = False
-    for ticks in _readings(clock, order, joined):
-        distances = np.diff(ticks)[joined]
+    for reading in _readings(clock, order, joined):
+        distances = np.diff(_marks(clock, order, reading))[joined]
         if distances.min() <= 0:  # local time that was set back
             continue
         found, counts = np.unique(distances, return_counts=True)
         for step in dict.fromkeys((found[counts.argmax()], found[0])):
-            steps = np.rint(distances / step)
-            if (np.abs(distances - steps * step) > _TOLERANCE * step).any():
+            steps = _whole_steps(distances, step)
+            if steps is None:
                 continue
             if steps.sum() + np.sum(~joined) + 1 <= _MAX_GROWTH * len(order):
-                return steps.astype(np.int64), None
+                return steps.astype(np.int64), Spacing(reading, step.item()), None
             too_sparse = True
     if too_sparse:
         why = f"{label} skips more steps than {_MAX_GROWTH} times the rows of the table"
@@ -88,23 +113,69 @@ def _regular_steps(
         if clock.stamps is not None:
             middle, last = pd.Timedelta(middle, "ns"), pd.Timedelta(last, "ns")
         why = f"{label} is not equally spaced: steps of {middle} but also, for instance, {last}"
-    return None, f"{why}; the rows are taken as equal steps. Resample the table, or give freq"
+    note = f"{why}; the rows are taken as equal steps. Resample the table, or give freq"
+    return np.ones(int(joined.sum()), dtype=np.int64), Spacing("rows", 1), note
 
 
-def _readings(clock: Clock, order: IntArray, joined: BoolArray) -> Iterator[NDArray[Any]]:
-    """Yield times in which the rows may prove equally spaced: months, UTC, local time."""
+def _spaced_steps(
+    clock: Clock, order: IntArray, joined: BoolArray, label: str, spacing: Spacing
+) -> IntArray:
+    """Whole steps of a known spacing between neighbours of one series."""
+    if spacing.reading == "rows":
+        return np.ones(int(joined.sum()), dtype=np.int64)
+    if (spacing.reading == "number") != (clock.stamps is None):
+        raise ValueError(f"{label} holds another kind of time than the rest of the data set")
+    distances = np.diff(_marks(clock, order, spacing.reading))[joined]
+    steps = _whole_steps(distances, np.asarray(spacing.size))
+    if steps is None or (steps < 1).any():
+        raise ValueError(
+            f"{label} is not spaced as the rest of the data set, in steps of "
+            f"{spacing.size:g} ({spacing.reading}); resample it"
+        )
+    return steps.astype(np.int64)
+
+
+def steps_between(distances: NDArray[Any], spacing: Spacing) -> IntArray:
+    """(D,) whole steps nearest to distances in the reading of the spacing."""
+    if spacing.reading == "rows":
+        return np.ones(len(distances), dtype=np.int64)
+    return np.rint(distances / spacing.size).astype(np.int64)
+
+
+def _whole_steps(distances: NDArray[Any], step: Any) -> NDArray[Any] | None:
+    steps = np.rint(distances / step)
+    if (np.abs(distances - steps * step) > _TOLERANCE * step).any():
+        return None
+    return np.asarray(steps)
+
+
+def _marks(clock: Clock, order: IntArray, reading: str) -> NDArray[Any]:
+    """(R,) sorted times as a reading measures them."""
+    if reading not in ("months", "local"):
+        return clock.ticks[order]
+    assert clock.stamps is not None
+    wall = clock.stamps.tz_localize(None)[order]
+    if reading == "local":
+        return np.asarray(wall.asi8)
+    return np.asarray(wall.year * 12 + wall.month, dtype=np.int64)
+
+
+def _readings(
+    clock: Clock, order: IntArray, joined: BoolArray
+) -> Iterator[Literal["number", "months", "utc", "local"]]:
+    """Yield readings in which the rows may prove equally spaced."""
     if clock.stamps is None:
-        yield clock.ticks[order]
+        yield "number"
         return
     wall = clock.stamps.tz_localize(None)[order]
     if np.diff(wall.asi8)[joined].min() >= 28 * _DAY:
         # The 31st of each month is the 30th in a month of 30 days.
         day = np.minimum(wall.day.max(), wall.days_in_month)
         if (wall.day == day).all() and len(np.unique(wall.asi8 % _DAY)) == 1:
-            yield np.asarray(wall.year * 12 + wall.month, dtype=np.int64)
-    yield clock.ticks[order]
+            yield "months"
+    yield "utc"
     if clock.stamps.tz is not None:  # days of 23 and 25 hours are days all the same
-        yield wall.asi8
+        yield "local"
 
 
 def given_grid(clock: Clock, order: IntArray, joined: BoolArray, label: str, freq: str) -> Grid:

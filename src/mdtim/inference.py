@@ -28,6 +28,10 @@ from mdtim.windows import WindowIndex, blend_weights, covering_windows
 _JOINT_STREAM = 2**40
 """First stream of random numbers of the joint samples; the draws have the small numbers."""
 
+WHOLE_BATCH = 8
+"""Windows. A CPU's matrix products give a row the same bits beside any multiple of eight rows, but
+not beside three or five: with such batches the answer hangs on no batch size, to the last bit."""
+
 Progress = Callable[[int, int], None]
 """Called with (windows done, windows in all)."""
 
@@ -267,14 +271,17 @@ class Cells:
 def _batches(
     series: DeviceSeries, index: WindowIndex, batch_size: int
 ) -> Iterator[tuple[int, WindowBatch]]:
-    """Yield (number of windows, batch), in the order of the index."""
+    """Yield (number of windows, batch), in the order of the index.
+
+    A batch is filled up to a multiple of `WHOLE_BATCH` windows with repetitions of its last one.
+    """
     device = series.values_NV.device
     windows = DeviceWindows.put(index, device)
     for begin in range(0, len(windows), batch_size):
         count = min(batch_size, len(windows) - begin)
-        starts = windows.starts[begin : begin + count]
-        ends = windows.ends[begin : begin + count]
-        yield count, series.gather(starts, ends, windows.length)
+        size = WHOLE_BATCH * -(-count // WHOLE_BATCH)
+        chosen = begin + torch.arange(size, device=device).clamp_max(count - 1)
+        yield count, series.gather(windows.starts[chosen], windows.ends[chosen], windows.length)
 
 
 def masked_share(visible_BTV: Tensor) -> Tensor:
@@ -314,6 +321,7 @@ def fill_cells(
     done = 0
     for count, batch in _batches(series, index, batch_size):
         wanted = ~batch.observed_BTV & batch.inside_BT[..., None]
+        wanted[count:] = False
         said, share = predictor.cells(batch, batch.observed_BTV, wanted)
         cells = predictor.stacked(said)
         mean = cells.mean()
@@ -321,7 +329,7 @@ def fill_cells(
             cells = predictor.calibrated(cells, share)
         weight = weight_T[wanted.nonzero(as_tuple=True)[1]]
         waiting = waiting.join(
-            _Parts(batch.cell_keys()[wanted], weight, mean, cells.probs, cells.low, cells.step)
+            _Parts(batch.cells()[wanted], weight, mean, cells.probs, cells.low, cells.step)
         )
         done += count
         next_row = int(index.starts[done]) if done < len(index) else len(missing)
@@ -427,19 +435,20 @@ def sample_series(
     parity = np.arange(len(index)) % 2
     for turn in (0, 1):
         chosen = np.flatnonzero(parity == turn)
-        known = DeviceSeries(values.clone(), observed.clone())
+        known = DeviceSeries(values.clone(), observed.clone(), keys_N=series.keys_N)
         at = 0
         for count, batch in _batches(known, index.take(chosen), batch_size):
-            window_B = torch.from_numpy(chosen[at : at + count]).to(predictor.device)
+            window_B = torch.full((len(batch.rows_BT),), -2, device=predictor.device)  # no owner
+            window_B[:count] = torch.from_numpy(chosen[at : at + count]).to(predictor.device)
             at += count
             owned = torch.from_numpy(owner).to(predictor.device)[batch.rows_BT] == window_B[:, None]
             wanted = ~batch.observed_BTV & (owned & batch.inside_BT)[..., None]
-            keys = batch.cell_keys()
             drawn = predictor.sample_jointly(
-                batch.values_BTV, batch.observed_BTV, wanted, keys, sample
+                batch.values_BTV, batch.observed_BTV, wanted, batch.cell_keys(), sample
             )
-            values.view(-1)[keys[wanted]] = drawn[wanted]
-            observed.view(-1)[keys[wanted]] = True
+            cells = batch.cells()[wanted]
+            values.view(-1)[cells] = drawn[wanted]
+            observed.view(-1)[cells] = True
     return values.double().cpu().numpy()
 
 

@@ -35,6 +35,19 @@ class Lesson:
     relations: Relations | None
     """Of the windows' table, or one per window; None where the network has no use for them."""
 
+    def take(self, windows: slice) -> Lesson:
+        """Some of the windows."""
+        relations = self.relations
+        if relations is not None and relations.level_VV.ndim == 3:  # one per window
+            relations = Relations(relations.level_VV[windows], relations.change_VV[windows])
+        return Lesson(
+            self.values_BTV[windows],
+            self.observed_BTV[windows],
+            self.hidden_BTV[windows],
+            self.time_B[windows],
+            relations,
+        )
+
 
 class Source(Protocol):
     """Where lessons come from, and how good a network has become."""

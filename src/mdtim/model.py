@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from mdtim.baselines.simple import linear
+from mdtim.baselines.simple import linear, linear_between
 from mdtim.checkpoint import load_weights
 from mdtim.config import ModelConfig
 from mdtim.distribution import BinDistribution, Calibration
 from mdtim.fitting import Corrections, FitReport
-from mdtim.inference import Cells, Predictor, fill_cells, sample_series
+from mdtim.inference import WHOLE_BATCH, Cells, Predictor, fill_cells, sample_series
 from mdtim.network import FactorizedDiT
 from mdtim.panel import FloatArray, IntArray, Panel
 from mdtim.runtime import free_memory
@@ -105,8 +105,25 @@ class FittedModel:
         standardized = self.standardizer.forward(panel.values)[:, columns]
         line = None
         if self.corrections.stack is not None:
-            line = linear(standardized.astype(np.float64), panel.offsets)
-        return DeviceSeries.put(standardized, self.network.centers.device, line), columns
+            line = self._line(panel, standardized.astype(np.float64), columns)
+        device = self.network.centers.device
+        return DeviceSeries.put(standardized, device, line, panel.row_keys()), columns
+
+    def _line(self, panel: Panel, standardized: FloatArray, columns: IntArray) -> FloatArray:
+        """(N, V) interpolation along the whole series, of which the panel may be a part."""
+        around = panel.surroundings
+        if around is None:
+            return linear(standardized, panel.offsets)
+
+        def scaled(values: FloatArray) -> FloatArray:
+            return self.standardizer.forward(values)[:, columns].astype(np.float64)
+
+        return linear_between(
+            standardized,
+            panel.offsets,
+            (around.before_steps[:, columns], scaled(around.before_values)),
+            (around.after_steps[:, columns], scaled(around.after_values)),
+        )
 
     def _in_data_units(self, cells: Cells, columns: IntArray) -> Cells:
         scaler, variates = self.standardizer, columns[cells.variates]
@@ -206,4 +223,5 @@ def inference_batch(series: DeviceSeries, window: int, config: ModelConfig) -> i
     per_cell += (32 if gpu else 16) * config.tokenizer.num_outputs
     # About what a CPU's caches like; a GPU has enough to do with a million cells.
     budget = min(free_memory(device) // 2, per_cell * 2**20) if gpu else 48 * 2**20
-    return max(1, min(4096, budget // (per_cell * cells)))
+    fitting = min(4096, budget // (per_cell * cells))
+    return max(WHOLE_BATCH, fitting - fitting % WHOLE_BATCH)

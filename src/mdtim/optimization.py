@@ -76,10 +76,17 @@ class Optimizer:
             else:
                 group["lr"] = rate
 
-    def step(self, loss: Tensor) -> None:
-        """Follow the gradient of a loss."""
+    def differentiate(self, loss: Tensor) -> None:
+        """Find the gradient of a loss."""
         self.adamw.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+
+    def gradients(self) -> list[Tensor]:
+        """The gradients that were found, to be added up over processes."""
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+
+    def step(self) -> None:
+        """Follow the gradient, as far as the clip and the rate allow."""
         torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm, foreach=True)
         self.adamw.step()
 

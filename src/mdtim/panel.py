@@ -6,6 +6,7 @@ Everything downstream (windows, training, inference) sees a :class:`Panel` and n
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,25 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Surroundings:
+    """What lies around S series that were cut out of longer ones; V variates.
+
+    Steps count from the first row of the cut series, so those before it are negative.
+    """
+
+    first_steps: IntArray
+    """(S,) step of the whole series at which the cut one begins."""
+    before_steps: IntArray
+    """(S, V) where the last observed cell before the cut lies, meaningless where there is none."""
+    before_values: FloatArray
+    """(S, V) its value, NaN where there is none."""
+    after_steps: IntArray
+    """(S, V) where the first observed cell after the cut lies."""
+    after_values: FloatArray
+    """(S, V) its value, NaN where there is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +57,8 @@ class Panel:
     """(N,) one per row where the table has timestamps."""
     names: tuple[Any, ...] = ()
     """S series names (values of the id column); empty for a table of one unnamed series."""
+    surroundings: Surroundings | None = None
+    """What lies around the series; None: they are whole."""
 
     def __post_init__(self) -> None:
         assert self.values.ndim == 2
@@ -66,6 +88,17 @@ class Panel:
         """(N,) which series every row belongs to."""
         return np.repeat(np.arange(self.num_series), self.lengths)
 
+    def row_keys(self) -> IntArray:
+        """(N,) a number for each row that hangs on its series' name and its step alone.
+
+        The same row has the same key in any table, and in any part that was cut out of one.
+        """
+        names = [_hash(name) for name in self.names] or [0]
+        first = np.array(names, dtype=np.int64)
+        if self.surroundings is not None:
+            first = first + self.surroundings.first_steps
+        return np.repeat(first - self.offsets[:-1], self.lengths) + np.arange(len(self.values))
+
     def select(self, columns: IntArray) -> Panel:
         """Return the panel of some of the variates."""
         return replace(
@@ -73,6 +106,11 @@ class Panel:
             values=np.ascontiguousarray(self.values[:, columns]),
             variates=tuple(self.variates[column] for column in columns),
         )
+
+
+def _hash(name: Any) -> int:
+    """40 bits, so that steps can be added and the variates counted below them."""
+    return int.from_bytes(hashlib.blake2b(str(name).encode(), digest_size=5).digest(), "big")
 
 
 def gap_lengths(observed: BoolArray, offsets: IntArray) -> tuple[IntArray, IntArray, IntArray]:

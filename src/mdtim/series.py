@@ -25,6 +25,8 @@ class DeviceSeries:
     """bool."""
     linear_NV: Tensor | None = None
     """float32, every cell interpolated along its whole series, where that is wanted."""
+    keys_N: Tensor | None = None
+    """int64, what the random numbers of a row hang on; None: its number in the panel."""
 
     @classmethod
     def put(
@@ -32,12 +34,14 @@ class DeviceSeries:
         standardized: NDArray[np.float32],
         device: torch.device,
         linear: NDArray[np.float64] | None = None,
+        keys: NDArray[np.int64] | None = None,
     ) -> DeviceSeries:
         """Move (N, V) standardized values, NaN where missing, onto the device.
 
         Parameters
         ----------
         linear : (N, V) the values interpolated along their series
+        keys : (N,) what the random numbers of each row hang on
         """
         observed = ~np.isnan(standardized)
         values = np.ascontiguousarray(np.where(observed, standardized, np.float32(0)))
@@ -45,7 +49,12 @@ class DeviceSeries:
         line = None
         if linear is not None:
             line = torch.from_numpy(np.ascontiguousarray(linear, dtype=np.float32)).to(device)
-        return cls(torch.from_numpy(values).to(device), torch.from_numpy(observed).to(device), line)
+        return cls(
+            torch.from_numpy(values).to(device),
+            torch.from_numpy(observed).to(device),
+            line,
+            None if keys is None else torch.from_numpy(keys).to(device),
+        )
 
     def gather(self, starts_B: Tensor, ends_B: Tensor, length: int) -> WindowBatch:
         """Cut windows; cells past a window's end count as missing."""
@@ -55,7 +64,8 @@ class DeviceSeries:
         observed_BTV = self.observed_NV[rows_BT] & inside_BT[..., None]
         values_BTV = torch.where(observed_BTV, self.values_NV[rows_BT], 0.0)
         linear_BTV = None if self.linear_NV is None else self.linear_NV[rows_BT]
-        return WindowBatch(values_BTV, observed_BTV, rows_BT, inside_BT, linear_BTV)
+        keys_BT = rows_BT if self.keys_N is None else self.keys_N[rows_BT]
+        return WindowBatch(values_BTV, observed_BTV, rows_BT, inside_BT, keys_BT, linear_BTV)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,14 +80,22 @@ class WindowBatch:
     """int64, the panel row of each step."""
     inside_BT: Tensor
     """bool, False for steps past the end of the series."""
+    keys_BT: Tensor
+    """int64, what the random numbers of each step hang on."""
     linear_BTV: Tensor | None = None
     """float32, interpolation along the whole series, if the series bring it."""
 
+    def cells(self) -> Tensor:
+        """(B, T, V) int64, the number of each cell in the panel."""
+        return self._numbered(self.rows_BT)
+
     def cell_keys(self) -> Tensor:
-        """(B, T, V) int64, one number per cell of the panel."""
+        """(B, T, V) int64, what the random numbers of each cell hang on."""
+        return self._numbered(self.keys_BT)
+
+    def _numbered(self, rows_BT: Tensor) -> Tensor:
         num_variates = self.values_BTV.shape[2]
-        variate = torch.arange(num_variates, device=self.rows_BT.device)
-        return self.rows_BT[..., None] * num_variates + variate
+        return rows_BT[..., None] * num_variates + torch.arange(num_variates, device=rows_BT.device)
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,6 +25,7 @@ from mdtim.columns import (
     objects_as_floats,
     unique_names,
 )
+from mdtim.grid import Spacing
 from mdtim.panel import BoolArray, FloatArray, IntArray, Panel
 from mdtim.timeline import Timeline, expand, read_timeline
 
@@ -50,6 +51,8 @@ class TableOptions:
     """Numeric columns to fill; None: all of them."""
     inf_as_missing: bool = False
     """Fill infinite cells instead of refusing them."""
+    spacing: Spacing | None = None
+    """Spacing of the data set that the table is a part of; None: found by itself."""
 
 
 _DEFAULTS = TableOptions()
@@ -75,6 +78,8 @@ class Table(ABC):
     panel: Panel
     notes: tuple[str, ...] = ()
     """What `read` warned about."""
+    timeline: Timeline | None = None
+    """Where the rows of a DataFrame lie in time; None for an array."""
 
     @classmethod
     def read(cls, data: Any, options: TableOptions = _DEFAULTS) -> Table:
@@ -191,7 +196,8 @@ class _PandasTable(Table):
         names = unique_names(frame)
         if len(frame) == 0:
             raise ValueError("the table has no rows; pass at least one")
-        timeline = read_timeline(frame, options.time, options.id, options.freq)
+        timeline = read_timeline(frame, options.time, options.id, options.freq, options.spacing)
+        self.timeline = timeline
         self.notes = timeline.notes
         roles = (timeline.time, timeline.id)
         skipped = {role.position for role in roles if role is not None and not role.is_level}

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mdtim.clock import Clock, is_stamped, looks_like_time, read_clock, reads_as_time, write_times
-from mdtim.grid import given_grid, infer_grid
+from mdtim.grid import Spacing, given_grid, infer_grid
 from mdtim.panel import BoolArray, IntArray
 
 _USUAL_NAMES = ("time", "timestamp", "datetime", "date", "ds", "time_hour")
@@ -59,6 +59,10 @@ class Timeline:
     step_seconds: float | None = None
     notes: tuple[str, ...] = ()
     """What the user should know about how the times were read."""
+    spacing: Spacing | None = None
+    """What the steps were counted by, where the times were measured."""
+    marks: NDArray[Any] | None = None
+    """(R,) times in the reading of the spacing, in the order of `order`."""
 
     @property
     def num_rows(self) -> int:
@@ -86,7 +90,11 @@ class Timeline:
 
 
 def read_timeline(
-    frame: pd.DataFrame, time: str | None = None, id: str | None = None, freq: str | None = None
+    frame: pd.DataFrame,
+    time: str | None = None,
+    id: str | None = None,
+    freq: str | None = None,
+    spacing: Spacing | None = None,
 ) -> Timeline:
     """Find the series and the times of a frame and lay its rows out on a regular grid.
 
@@ -95,6 +103,7 @@ def read_timeline(
     frame : (R, C)
     time, id : names of columns or index levels; the time is found by itself where not named
     freq : pandas offset alias of the grid; inferred where not given
+    spacing : of the data set the frame is a part of, where known
 
     Examples
     --------
@@ -128,7 +137,7 @@ def read_timeline(
     if repeated.size:
         raise ValueError(_repeated_message(frame, time_field, id_field, clock, order[repeated]))
     if freq is None:
-        grid = infer_grid(clock, order, joined, time_field.label(frame))
+        grid = infer_grid(clock, order, joined, time_field.label(frame), spacing)
     else:
         grid = given_grid(clock, order, joined, time_field.label(frame), freq)
     starts = np.cumsum(grid.steps) - grid.steps
@@ -145,6 +154,8 @@ def read_timeline(
         grid.ticks,
         grid.seconds,
         notes,
+        grid.spacing,
+        grid.marks,
     )
 
 

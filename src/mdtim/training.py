@@ -1,7 +1,7 @@
 """The training loop: windows from the device, hide cells, predict them, keep the best weights.
 
 Every random number of step n comes from generators seeded with (seed, n), so a resumed run draws
-exactly what an uninterrupted one would have drawn.
+exactly what an uninterrupted one would have drawn, and several ranks what one would have.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 from mdtim.checkpoint import load_folder, save_folder
 from mdtim.config import ModelConfig
 from mdtim.diffusion import masked_loss, tokenize
+from mdtim.distributed import RankLost, Ranks
 from mdtim.inference import Predictor
 from mdtim.lessons import Source
 from mdtim.network import FactorizedDiT
@@ -93,8 +94,10 @@ class Trainer:
         self.loss = torch.compile(masked_loss) if compile_step else masked_loss
         self.tokenize = torch.compile(tokenize) if compile_step else tokenize
         self.generator = torch.Generator(self.device)
+        self.ranks = Ranks.current()
         self.replays: Replays | None = None
-        if replay_steps and self.device.type == "cuda" and data.num_variates <= MAX_SIZE:
+        captures = data.num_variates <= MAX_SIZE and self.ranks.count == 1
+        if replay_steps and self.device.type == "cuda" and captures:
             self.replays = Replays(self.device, self.generator)
 
     def run(
@@ -130,7 +133,8 @@ class Trainer:
         with torch.random.fork_rng(devices=self._cuda_devices()), self.stream():
             try:
                 while self.progress.step < training.max_steps:
-                    share = self._share_done(max_seconds)
+                    self.ranks.check()
+                    share = self.ranks.agree(self._share_done(max_seconds), self.device)
                     if share >= 1:
                         reason = "out of time"
                         break
@@ -151,6 +155,8 @@ class Trainer:
                         on_step(self.progress, self._share_done(max_seconds))
             except KeyboardInterrupt:
                 reason = "interrupted"
+            except RankLost as loss:
+                raise self._lost(loss, checkpoint) from loss
             if checkpoint and reason != "finished":
                 # Before the last validation, which an uninterrupted run would not have made.
                 self.save(checkpoint)
@@ -164,6 +170,14 @@ class Trainer:
     def stream(self) -> AbstractContextManager[object]:
         """The stream that steps are captured on; what runs beside them must keep their order."""
         return nullcontext() if self.replays is None else torch.cuda.stream(self.replays.stream)
+
+    def _lost(self, loss: RankLost, checkpoint: Path | None) -> RankLost:
+        """Save what there is, and say how to go on."""
+        where = "there is no checkpoint to go on from; name a folder for one"
+        if checkpoint is not None:
+            self.save(checkpoint)
+            where = f"run the same command again to go on from {checkpoint}"
+        return RankLost(f"training ended after step {self.progress.step}: {loss}; {where}")
 
     def _cuda_devices(self) -> list[torch.device]:
         return [self.device] if self.device.type == "cuda" else []
@@ -187,7 +201,8 @@ class Trainer:
         """One optimizer step; returns the loss, still on the device."""
         seed = self.seed * 1_000_003 + self.progress.step
         self.generator.manual_seed(seed)
-        torch.manual_seed(seed)  # dropout knows only the default generator
+        # Dropout knows only the default generator; each rank has its own windows to drop from.
+        torch.manual_seed(seed + (self.ranks.index << 48))
         self.optimizer.set_rate(self.learning_rate(share))
         self.average.set_pace(self.progress.step)
         kind = self.data.prepare(self.progress.step)
@@ -196,14 +211,16 @@ class Trainer:
         return self.replays.run(kind, lambda: self._learn(kind))
 
     def _learn(self, kind: Hashable) -> Tensor:
-        lesson = self.data.draw(kind, self.network, self.generator)
+        whole = self.data.draw(kind, self.network, self.generator)
         noise: list[Tensor | None] = [None, None]
         if self.config.draws_tokens:
-            shape = lesson.values_BTV.shape
+            shape = whole.values_BTV.shape
             noise = [
                 torch.rand(shape, generator=self.generator, device=self.device) - 0.5
                 for _ in range(2)
             ]
+        own = self.ranks.share(len(whole.values_BTV))
+        lesson = whole.take(own)
         tokens, scale = self.tokenize(
             self.tokenizer,
             lesson.values_BTV,
@@ -211,7 +228,7 @@ class Trainer:
             prior=self.config.network.prior,
             relations=lesson.relations,
             time_B=None if self.config.diffusion.matched_time else lesson.time_B,
-            noise_BTV=noise[0],
+            noise_BTV=None if noise[0] is None else noise[0][own],
         )
         with precision(self.device):
             loss = self.loss(
@@ -224,15 +241,22 @@ class Trainer:
                 observed_BTV=lesson.observed_BTV,
                 hidden_BTV=lesson.hidden_BTV,
                 time_B=lesson.time_B,
-                target_noise_BTV=noise[1],
+                target_noise_BTV=None if noise[1] is None else noise[1][own],
             )
-        self.optimizer.step(loss)
+        if self.ranks.count > 1:
+            # The loss is a mean over a rank's observed cells; together, over all of the batch's.
+            loss = loss * (lesson.observed_BTV.sum() / whole.observed_BTV.sum().clamp_min(1))
+        self.optimizer.differentiate(loss)
+        loss = loss.detach()
+        self.ranks.add_([*self.optimizer.gradients(), loss])
+        self.optimizer.step()
         self.average.update()
-        return loss.detach()
+        return loss
 
     def _validate(self, loss: float) -> None:
         with self.average.applied():
             error = self.data.error(self.predictor())
+        error = self.ranks.agree(error, self.device)
         progress = self.progress
         record = Record(progress.step, loss, error, self.optimizer.rate, progress.seconds)
         progress.history.append(record)
@@ -250,7 +274,9 @@ class Trainer:
     # -- saving and resuming ----------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Write all that is needed to go on as if nothing had happened."""
+        """Write all that is needed to go on as if nothing had happened, on any number of ranks."""
+        if not self.ranks.is_first:
+            return
         names = [name for name, _ in self.network.named_parameters()]
         tensors: dict[str, Tensor] = {}
         for name, live, average, best in zip(

@@ -72,6 +72,36 @@ def covering_windows(offsets: IntArray, length: int) -> WindowIndex:
     return WindowIndex(np.maximum(np.minimum(starts, ends - length), firsts), ends, length)
 
 
+def halo(
+    begins: IntArray, ends: IntArray, lengths: IntArray, length: int
+) -> tuple[IntArray, IntArray]:
+    """Widen cuts of series to all that the windows over them see.
+
+    The covering windows of a widened cut are those covering windows of the whole series that it
+    holds, and all that see a row of the cut are among them.
+
+    Parameters
+    ----------
+    begins, ends : (S,) first step of each cut, and first step past it
+    lengths : (S,) steps of the whole series
+    length : steps per window
+
+    Returns
+    -------
+    begins, ends : (S,)
+
+    Examples
+    --------
+    >>> halo(np.array([50]), np.array([60]), np.array([100]), 8)
+    (array([40]), array([64]))
+    """
+    stride = max(length // 2, 1)
+    wide_begins = np.maximum((begins - length) // stride * stride, 0)
+    wide_ends = (ends - 1) // stride * stride + length
+    # The last window is flush with the end of its series and may reach back into the cut.
+    return wide_begins, np.where(lengths - length < ends, lengths, wide_ends)
+
+
 def blend_weights(length: int) -> FloatArray:
     """(T,) triangular weights: a cell counts for more the further it is from a window's edges."""
     position = np.arange(length)

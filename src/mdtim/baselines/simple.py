@@ -50,6 +50,39 @@ def linear(values: FloatArray, offsets: IntArray) -> FloatArray:
     return _finish(filled, values)
 
 
+Anchors = tuple[IntArray, FloatArray]
+"""(S, V) steps, counted from the first row of each series, and values; NaN where there is none."""
+
+
+def linear_between(
+    values: FloatArray, offsets: IntArray, before: Anchors, after: Anchors
+) -> FloatArray:
+    """Interpolate series that were cut out of longer ones, towards what lies beyond the cuts.
+
+    Examples
+    --------
+    >>> cut, offsets = np.array([[np.nan], [2.0], [np.nan]]), np.array([0, 3])
+    >>> before = np.array([[-1]]), np.array([[0.0]])
+    >>> after = np.array([[5]]), np.array([[np.nan]])
+    >>> linear_between(cut, offsets, before, after).ravel().tolist()
+    [1.0, 2.0, 2.0]
+    """
+    filled = linear(values, offsets)
+    for series, variate in np.argwhere(~np.isnan(before[1]) | ~np.isnan(after[1])):
+        start, end = offsets[series], offsets[series + 1]
+        part = values[start:end, variate]
+        at, known = np.arange(end - start), ~np.isnan(part)
+        ends = [(step[series, variate], cell[series, variate]) for step, cell in (before, after)]
+        left, right = (
+            np.array([end] if not np.isnan(end[1]) else [], dtype=np.float64).reshape(-1, 2)
+            for end in ends
+        )
+        steps = np.concatenate([left[:, 0], at[known], right[:, 0]])
+        cells = np.concatenate([left[:, 1], part[known], right[:, 1]])
+        filled[start:end, variate] = np.where(known, part, np.interp(at, steps, cells))
+    return filled
+
+
 def _series(offsets: IntArray) -> IntArray:
     return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
 

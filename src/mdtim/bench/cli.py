@@ -61,6 +61,38 @@ def load(
     _show(rows, shown, as_json)
 
 
+@app.command()
+def scale(
+    rows: Annotated[int, typer.Option(help="Rows of the data set.", min=1)] = 10_000_000,
+    variates: Annotated[int, typer.Option(help="Columns to fill.", min=1)] = 8,
+    parts: Annotated[int, typer.Option(help="Files of the data set.", min=1)] = 64,
+    missing: Annotated[float, typer.Option(help="Share of the cells that is missing.")] = 0.02,
+    size: Annotated[str, typer.Option(help="Network: tiny, or a preset.")] = "tiny",
+    workers: Annotated[str, typer.Option(help="Numbers of workers, one run each.")] = "1,2",
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    output: Annotated[Path | None, typer.Option(help="Append the rows to this CSV file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Fill a data set in parts with one worker and with two."""
+    from mdtim.bench.scale import run_scale
+
+    with user_messages():
+        measured = run_scale(
+            rows=rows,
+            variates=variates,
+            parts=parts,
+            missing_share=missing,
+            size=size,
+            workers=[int(count) for count in workers.split(",")],
+            device=device,
+        )
+    shown = [asdict(row) for row in measured]
+    if output is not None:
+        _append(output, shown)
+    columns = ("rows", "variates", "parts", "workers", "seconds", "rows_per_second", "speedup")
+    _show(shown, (*columns, "first_memory_gb", "last_memory_gb", "load"), as_json)
+
+
 def _append(path: Path, rows: list[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = not path.exists()

@@ -1,0 +1,201 @@
+"""The whole job: look at the parts, get a model, plan, fill what is not filled yet."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mdtim.batch.engine import Engine, Inline
+from mdtim.batch.plan import PiecePlan, lay_out, make_plan
+from mdtim.batch.sample import sample_panel
+from mdtim.batch.scans import ScanCache, Watch
+from mdtim.batch.source import Piece, Place, Source
+from mdtim.batch.survey import NothingReadable, Survey, survey
+from mdtim.batch.target import MODEL_FILES, Target
+from mdtim.batch.work import Filler, FillTask, Reading
+from mdtim.table import TableOptions
+
+if TYPE_CHECKING:
+    from mdtim.imputer import MDTIMImputer
+
+PIECE_ROWS = 1_000_000
+SAMPLE_ROWS = 200_000
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """What is filled, and how; everything may be left out."""
+
+    table: TableOptions = field(default_factory=TableOptions)
+    levels: tuple[float, ...] = ()
+    """Quantiles to add as columns."""
+    piece_rows: int = PIECE_ROWS
+    """Rows of a Parquet part that are held at once."""
+    sample_rows: int = SAMPLE_ROWS
+    """Rows the model is fitted to, where none is given."""
+    device: str = "auto"
+
+
+@dataclass
+class BatchReport:
+    """How a job went."""
+
+    parts: int = 0
+    filled_parts: int = 0
+    """Filled by this run; the others were done before, or failed."""
+    kept_parts: int = 0
+    rows: int = 0
+    """Of the parts filled by this run."""
+    filled: int = 0
+    """Cells."""
+    seconds: float = 0.0
+    peak_memory_gb: float = 0.0
+    """The most that any process held."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Sentence for each part that could not be read or filled."""
+    notes: list[str] = field(default_factory=list)
+
+
+def run_batch(
+    source: str,
+    target: str,
+    options: BatchOptions | None = None,
+    *,
+    model: str | Path | None = None,
+    estimator: MDTIMImputer | None = None,
+    engine: Engine | None = None,
+    watch: Watch = lambda stage, done, total, rows: None,
+) -> BatchReport:
+    """Fill a data set part by part.
+
+    Parameters
+    ----------
+    source, target : addresses of folders
+    options : BatchOptions
+    model : folder of a fitted model; without, the target's own, or one fitted to a sample
+    estimator : imputer to fit to the sample; a default one without
+    engine : where the work runs; this process without
+    watch : told about the progress
+
+    Raises
+    ------
+    ValueError
+        If nothing can be done. Single parts that cannot be are in the report.
+    """
+    options, engine, report = options or BatchOptions(), engine or Inline(), BatchReport()
+    found = Source.find(source)
+    goal = Target(Place(target))
+    goal.check(found)
+    report.parts = len(found.parts)
+    cache = ScanCache(goal, engine, report.failures, watch)
+    reading = Reading(found, replace(options.table, freq=None), options.piece_rows)
+    try:
+        known = survey(reading, cache.look)
+    except NothingReadable:
+        first = next(iter(report.failures.values()))
+        raise ValueError(f"no part of {found.place} can be read; the first: {first}") from None
+    if known.timed and known.spacing.reading == "rows":
+        report.notes.append(
+            "the times are not equally spaced, or no part holds two rows of a series: rows are "
+            "taken as equal steps; resample the data set if they are not"
+        )
+    layout = lay_out(known.runs, known.pieces, known.spacing, timed=known.timed)
+    made = goal.model() if model is None else _model_files(Path(model))
+    if made is not None:
+        _check_variates(known, made)
+    goal.claim({"source": str(found.place)})
+    cache.keep()
+    if made is None:
+        watch("fitting a model", 0, 0, 0)
+        made = _fit(known, options, estimator)
+        goal.keep_model(made)
+    plan = make_plan(layout, int(json.loads(made["config.json"])["window"]))
+    tasks = _tasks(known, plan, made, options)
+    waiting = []
+    for task in tasks:
+        record = goal.record(task.part.name)
+        if record is not None and record["key"] == task.key:
+            report.kept_parts += 1
+        else:
+            waiting.append(task)
+    work = Filler(known.reading, goal, made, options.levels, options.device)
+    began = time.monotonic()
+    watch("filling", 0, len(waiting), 0)
+    for done, outcome in enumerate(engine.run(work, waiting), start=1):
+        if outcome.error is not None:
+            report.failures[outcome.task.part.name] = outcome.error
+        else:
+            record = outcome.result
+            report.filled_parts += 1
+            report.rows += record["rows"]
+            report.filled += record["filled"]
+            report.peak_memory_gb = max(report.peak_memory_gb, record["peak_memory_gb"])
+            report.notes += [note for note in record["notes"] if note not in report.notes]
+        watch("filling", done, len(waiting), report.rows)
+    report.seconds = round(time.monotonic() - began, 3)
+    return report
+
+
+def _model_files(folder: Path) -> dict[str, bytes]:
+    from mdtim.checkpoint import read_document
+
+    read_document(folder)
+    return {name: (folder / name).read_bytes() for name in MODEL_FILES}
+
+
+def _fit(known: Survey, options: BatchOptions, estimator: MDTIMImputer | None) -> dict[str, bytes]:
+    """Fit a model to a sample, and return the files of its folder."""
+    from mdtim.imputer import MDTIMImputer
+
+    imputer = estimator or MDTIMImputer(device=options.device)
+    table = known.reading.options
+    imputer.set_params(
+        time=table.time, id=table.id, columns=table.columns, inf_as_missing=table.inf_as_missing
+    )
+    panel = sample_panel(known.pieces, known.reading.panel, options.sample_rows, imputer.seed)
+    # Remembers the columns, as fitting to a table would.
+    imputer.read_table(known.reading.read(known.pieces[0]).frame, reset=True)
+    imputer.fit_panel(panel)
+    with tempfile.TemporaryDirectory() as folder:
+        imputer.save(Path(folder) / "model")
+        return {name: (Path(folder) / "model" / name).read_bytes() for name in MODEL_FILES}
+
+
+def _check_variates(known: Survey, model: dict[str, bytes]) -> None:
+    variates = json.loads(model["config.json"])["variates"]
+    if list(known.variates) != variates:
+        raise ValueError(
+            f"the model fills the columns {variates}, but the numeric columns here are "
+            f"{list(known.variates)}; name the columns to fill, or fit a model to these"
+        )
+
+
+def _tasks(
+    known: Survey, plan: dict[int, PiecePlan], model: dict[str, bytes], options: BatchOptions
+) -> list[FillTask]:
+    checksums = {scan.part.name: scan.checksum for scan in known.scans}
+    common = hashlib.sha256()
+    for name in MODEL_FILES:
+        common.update(hashlib.sha256(model[name]).digest())
+    common.update(repr((known.reading.digest(), options.levels)).encode())
+    tasks = []
+    for scan in known.scans:
+        first = known.first[scan.part.name]
+        numbers = range(first, first + len(scan.pieces))
+        key = common.copy()
+        key.update(scan.checksum.encode())
+        around: dict[int, Piece] = {number: known.pieces[number] for number in numbers}
+        for number in numbers:
+            key.update(plan[number].cuts.digest())
+            for neighbour in plan[number].neighbours:
+                near = known.pieces[neighbour.piece]
+                around[neighbour.piece] = near
+                key.update(f"{checksums[near.part.name]} {near.begin}".encode())
+        pieces = tuple((number, plan[number]) for number in numbers)
+        tasks.append(FillTask(scan.part, key.hexdigest(), scan.checksum, pieces, around))
+    return tasks

@@ -1,0 +1,257 @@
+"""What a worker does with one part: look through it, or fill it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import tempfile
+import time
+import warnings
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mdtim.batch.plan import PiecePlan
+from mdtim.batch.runs import Runs
+from mdtim.batch.source import Content, Part, Piece, Source, frame_schema
+from mdtim.batch.target import Target
+from mdtim.files import encode_frame
+from mdtim.grid import Spacing
+from mdtim.panel import Panel
+from mdtim.table import Table, TableOptions
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the parts of a data set are read; all of them alike."""
+
+    source: Source
+    options: TableOptions
+    piece_rows: int
+    schema: pa.Schema | None = None
+    """Types that hold for all parts, once they are known."""
+
+    def read(self, piece: Piece) -> Content:
+        """A piece with its time and id columns."""
+        return self.source.read(piece, (self.options.time, self.options.id), self.schema)
+
+    def panel(self, piece: Piece) -> Panel:
+        """The numbers of a piece."""
+        return self.table(self.read(piece).frame, piece.part).panel
+
+    def table(self, frame: pd.DataFrame, part: Part) -> Table:
+        """Turn a piece into a table; a mistake in it is reported under the part's name."""
+        try:
+            table = Table.read(frame, self.options)
+        except ValueError as error:
+            raise ValueError(f"{part.name}: {error}") from error
+        assert table.timeline is not None
+        clock = table.timeline.clock
+        if clock is not None and clock.note is not None:
+            raise ValueError(f"{part.name}: {clock.note}")  # parts may be read in different ways
+        return table
+
+    def digest(self) -> str:
+        """Checksum of all that the result of reading depends on, apart from the part."""
+        said = (asdict(self.options), self.piece_rows, str(self.schema), dict(self.source.keys))
+        return hashlib.sha256(repr(said).encode()).hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class PartScan:
+    """What one look at a part tells."""
+
+    part: Part
+    checksum: str
+    rows: int
+    pieces: tuple[Piece, ...]
+    schema: pa.Schema
+    variates: tuple[str, ...]
+    timed: bool
+    spacings: tuple[Spacing | None, ...]
+    """One for each piece, None where no two rows of a series tell it."""
+    runs: Runs
+    """Pieces are numbered from 0 within the part."""
+
+
+@dataclass(frozen=True)
+class Scanner:
+    """Looks through a part."""
+
+    reading: Reading
+
+    def __call__(self, part: Part) -> PartScan:
+        """Read the part once, piece by piece."""
+        reading = self.reading
+        if part.size == 0:
+            raise ValueError(f"{part.name} is an empty file; remove it or write it again")
+        pieces = reading.source.pieces(part, reading.piece_rows)
+        runs, spacings, rows, timed = [], [], 0, False
+        schema: pa.Schema | None = None
+        for number, piece in enumerate(pieces):
+            content = reading.read(piece)
+            rows += len(content.frame)
+            if schema is None:
+                schema = self._schema(piece, content)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # said again when the part is filled
+                table = reading.table(content.frame, part)
+            runs.append(Runs.of(table, number))
+            assert table.timeline is not None
+            spacings.append(table.timeline.spacing)
+            timed = table.timeline.time is not None
+        return PartScan(
+            part,
+            reading.source.checksum(part),
+            rows,
+            pieces,
+            schema,
+            table.panel.variates,
+            timed,
+            tuple(spacings),
+            Runs.join(runs),
+        )
+
+    def _schema(self, piece: Piece, content: Content) -> pa.Schema:
+        if self.reading.schema is not None:
+            return self.reading.schema
+        if piece.part.is_parquet:
+            return self.reading.source.schema(piece.part)
+        return frame_schema(content.frame.drop(columns=list(content.added)))
+
+
+@dataclass(frozen=True, eq=False)
+class FillTask:
+    """A part to fill."""
+
+    part: Part
+    key: str
+    """Checksum of all that the result depends on."""
+    checksum: str
+    """Of the part itself."""
+    pieces: tuple[tuple[int, PiecePlan], ...]
+    """Numbers of the part's pieces, with their plans."""
+    around: dict[int, Piece]
+    """All pieces that are read, the part's own and those around, by their numbers."""
+
+
+@dataclass(frozen=True)
+class Filler:
+    """Fills a part; holds the model, which is loaded once in each process."""
+
+    reading: Reading
+    target: Target
+    model: dict[str, bytes]
+    """Files of the model's folder, so that workers elsewhere need no access to it."""
+    levels: tuple[float, ...]
+    device: str
+
+    @cached_property
+    def _imputer(self) -> Any:
+        from mdtim.imputer import MDTIMImputer
+
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in self.model.items():
+                (Path(folder) / name).write_bytes(content)
+            return MDTIMImputer.load(folder, device=self.device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    def __call__(self, task: FillTask) -> dict[str, Any]:
+        """Fill the part, write it whole, then note it in the manifest."""
+        import torch
+
+        # One thread each: many workers with many threads would be in each other's way.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return self._do(task)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _do(self, task: FillTask) -> dict[str, Any]:
+        model = self._imputer.model_
+        began, cpu_began = time.monotonic(), time.process_time()
+        counts = {"rows": 0, "missing": 0, "filled": 0}
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            with self.target.writing(task.part.name) as file:
+                writer: pq.ParquetWriter | None = None
+                for number, plan in task.pieces:
+                    arrow, frame = self._fill(model, task, number, plan, counts)
+                    if arrow is None:
+                        encode_frame(frame, file, task.part.name)
+                        continue
+                    writer = writer or pq.ParquetWriter(file, arrow.schema)
+                    writer.write_table(arrow.cast(writer.schema))
+                if writer is not None:
+                    writer.close()
+        record = {
+            "part": task.part.name,
+            "key": task.key,
+            "checksum": task.checksum,
+            **counts,
+            "seconds": round(time.monotonic() - began, 3),
+            "cpu_seconds": round(time.process_time() - cpu_began, 3),
+            "peak_memory_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3),
+            "process": os.getpid(),
+            "notes": sorted({str(note.message) for note in said}),
+        }
+        self.target.note(task.part.name, record)
+        return record
+
+    def _fill(
+        self, model: Any, task: FillTask, number: int, plan: PiecePlan, counts: dict[str, int]
+    ) -> tuple[pa.Table | None, pd.DataFrame]:
+        """One piece, filled: as an Arrow table if it came as one, and as a frame."""
+        from mdtim.batch.cutting import fill_piece
+
+        frame, arrow, added = self.reading.read(task.around[number])
+        table = self.reading.table(frame, task.part)
+        cells = fill_piece(
+            model,
+            table.panel,
+            plan,
+            lambda other: self.reading.panel(task.around[other]),
+            keep_distribution=bool(self.levels),
+        )
+        values = table.panel.values.copy()
+        values[cells.rows, cells.variates] = cells.mean
+        filled = table.restore(values)
+        if self.levels:
+            assert cells.distribution is not None
+            extra = {}
+            for level in self.levels:
+                bound = table.panel.values.copy()
+                bound[cells.rows, cells.variates] = cells.distribution.quantile(level).numpy()
+                extra[f"q{level:g}"] = bound
+            filled = table.with_columns(filled, extra)
+        counts["rows"] += len(frame)
+        counts["missing"] += int(np.isnan(table.panel.values).sum())
+        counts["filled"] += len(cells.mean)
+        if arrow is not None:
+            return _replaced(arrow, filled, table.panel.variates, set(frame.columns)), filled
+        return None, filled.drop(columns=list(added))
+
+
+def _replaced(
+    arrow: pa.Table, filled: pd.DataFrame, variates: tuple[str, ...], known: set[Any]
+) -> pa.Table:
+    """Put filled columns into an Arrow table and new ones behind; the rest stays as it is."""
+    for name in filled.columns:
+        if str(name) in variates:
+            position = arrow.schema.get_field_index(str(name))
+            field = arrow.schema.field(position)
+            cells = pa.array(filled[name], from_pandas=True).cast(field.type)
+            arrow = arrow.set_column(position, field, cells)
+        elif name not in known:
+            arrow = arrow.append_column(str(name), pa.array(filled[name], from_pandas=True))
+    return arrow

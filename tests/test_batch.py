@@ -1,0 +1,409 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from batch_cases import OPTIONS, Case, make_case, read_parts, same, sensors, write_parts
+from deadly import KillOnce, die
+from mdtim.batch import BatchOptions, run_batch, work
+from mdtim.batch.engine import Outcome, run_all
+from mdtim.batch.engine_local import LocalPool
+from mdtim.batch.target import Target
+from mdtim.cli import app
+from mdtim.imputer import MDTIMImputer
+from mdtim.model import ImputationWarning
+from mdtim.table import Table, TableOptions
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return make_case(tmp_path_factory.mktemp("batch") / "model")
+
+
+@pytest.fixture
+def source(case: Case, tmp_path: Path) -> Path:
+    write_parts(case.frame, tmp_path / "source")
+    return tmp_path / "source"
+
+
+def fill(source: Path | str, target: Path | str, case: Case, **changes: Any) -> Any:
+    return run_batch(str(source), str(target), replace(OPTIONS, **changes), model=case.model)
+
+
+# -- the same cells, however the data set is cut ----------------------------------------------
+
+
+@pytest.mark.parametrize("edges", [(30, 34, 90), (1, 2, 3, 138), (72,)])
+def test_parts_are_filled_as_the_whole_table_is(
+    case: Case, tmp_path: Path, edges: tuple[int, ...]
+) -> None:
+    write_parts(case.frame, tmp_path / "source", edges)
+    report = fill(tmp_path / "source", tmp_path / "target", case)
+    assert not report.failures
+    assert report.rows == len(case.frame)
+    same(read_parts(tmp_path / "target"), case.expected)
+
+
+def test_long_parts_are_filled_piece_by_piece_to_the_same_cells(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    path = tmp_path / "source" / "all.parquet"
+    pq.write_table(pa.Table.from_pandas(case.frame), path, row_group_size=37)
+    fill(tmp_path / "source", tmp_path / "target", case, piece_rows=50)
+    same(read_parts(tmp_path / "target"), case.expected)
+    assert pq.ParquetFile(tmp_path / "target" / "all.parquet").num_row_groups == 6
+
+
+def test_drawn_tokens_are_drawn_alike_in_every_part(tmp_path: Path) -> None:
+    case = make_case(tmp_path / "model", interpolated=False, num_draws=2)
+    write_parts(case.frame, tmp_path / "source")
+    fill(tmp_path / "source", tmp_path / "target", case)
+    same(read_parts(tmp_path / "target"), case.expected)
+
+
+def test_folders_can_name_the_series(case: Case, tmp_path: Path) -> None:
+    for name, group in case.frame.groupby("sensor"):
+        folder = tmp_path / "source" / f"sensor={name}" / "year=2020"
+        folder.mkdir(parents=True)
+        group.drop(columns="sensor").to_parquet(folder / "0.parquet", index=False)
+    fill(tmp_path / "source", tmp_path / "target", case)
+    for name, group in case.expected.groupby("sensor"):
+        filled = pq.ParquetFile(tmp_path / "target" / f"sensor={name}" / "year=2020" / "0.parquet")
+        same(filled.read().to_pandas(), group.drop(columns="sensor").reset_index(drop=True))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_text_parts_are_read_in_one_set_of_types(case: Case, tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "source").mkdir()
+    frame = case.frame.copy()
+    frame.loc[frame["time"] < "2020-01-02", "x"] = 1.0
+    hours = frame["time"] < "2020-01-02"
+    for number, part in enumerate((frame[hours], frame[~hours])):
+        # Whole numbers in the first part, fractions in the second.
+        text = part.assign(x=part["x"].astype("Int64")) if number == 0 else part
+        text.to_csv(tmp_path / "source" / f"{number}{suffix}", index=False)
+    fill(tmp_path / "source", tmp_path / "target", case)
+    frame["time"] = frame["time"].astype(str)
+    imputer = MDTIMImputer.load(case.model, device="cpu")
+    expected = imputer.transform(frame)
+    filled = read_parts(tmp_path / "target", f"*{suffix}")
+    for name in ("x", "y", "z", "count"):
+        assert np.array_equal(filled[name].to_numpy(float), expected[name].to_numpy(float)), name
+
+
+def test_series_without_times_follow_the_order_of_the_parts(tmp_path: Path, case: Case) -> None:
+    values = sensors()[["x", "y", "z", "count"]].iloc[:136]
+    (tmp_path / "source").mkdir()
+    for number, begin in enumerate(range(0, 136, 40)):
+        path = tmp_path / "source" / f"{number}.parquet"
+        values.iloc[begin : begin + 40].to_parquet(path, index=False)
+    options = BatchOptions(device="cpu")
+    run_batch(str(tmp_path / "source"), str(tmp_path / "target"), options, model=case.model)
+    paths = sorted((tmp_path / "target").glob("*.parquet"))
+    filled = pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True)
+    model = MDTIMImputer.load(case.model, device="cpu").model_
+    table = Table.read(values)
+    cells = model.fill(table.panel, keep_distribution=False)
+    expected = table.panel.values.copy()
+    expected[cells.rows, cells.variates] = cells.mean
+    same(filled, table.restore(expected))
+
+
+def test_parts_of_one_step_each_are_taken_as_equal_steps_with_a_note(
+    case: Case, tmp_path: Path
+) -> None:
+    (tmp_path / "source").mkdir()
+    first_hours = case.frame[case.frame["time"] < "2020-01-01 04:00"]
+    for number, (_, step) in enumerate(first_hours.groupby("time")):
+        step.to_parquet(tmp_path / "source" / f"{number}.parquet", index=False)
+    report = fill(tmp_path / "source", tmp_path / "target", case)
+    assert report.filled_parts == 4
+    assert any("taken as equal steps" in note for note in report.notes)
+    expected = MDTIMImputer.load(case.model, device="cpu").transform(first_hours)
+    filled = read_parts(tmp_path / "target")[expected.columns.tolist()]
+    same(filled, expected.reset_index(drop=True))
+
+
+def test_other_columns_and_their_types_stay_as_they_are(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    table = pa.Table.from_pandas(case.frame, preserve_index=False)
+    notes = pa.array(["n"] * len(case.frame)).dictionary_encode()
+    table = table.append_column("note", notes).append_column(
+        "when", pa.array([None] * len(case.frame), pa.date32())
+    )
+    pq.write_table(table, tmp_path / "source" / "0.parquet")
+    fill(tmp_path / "source", tmp_path / "target", case, levels=())
+    filled = pq.read_table(tmp_path / "target" / "0.parquet")
+    assert filled.schema.equals(pq.read_schema(tmp_path / "source" / "0.parquet"))
+    assert filled.column("note").equals(table.column("note"))
+    assert filled.column("count").null_count == 0
+
+
+def test_addresses_of_other_file_systems_work(case: Case, source: Path, tmp_path: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.put(str(source), "/batch/source", recursive=True)
+    fill("memory://batch/source", "memory://batch/target", case)
+    memory.get("/batch/target", str(tmp_path / "target"), recursive=True)
+    same(read_parts(tmp_path / "target"), case.expected)
+    fill(f"file://{source}", f"file://{tmp_path}/second", case)
+    same(read_parts(tmp_path / "second"), case.expected)
+
+
+# -- one model for all parts -----------------------------------------------------------------
+
+
+def test_without_a_model_one_is_fitted_to_a_sample_and_kept(source: Path, tmp_path: Path) -> None:
+    from conftest import tiny_config
+
+    estimator = MDTIMImputer(16, tiny_config(max_steps=2), device="cpu", progress=False)
+    target = tmp_path / "target"
+    options = replace(OPTIONS, sample_rows=100)
+    with pytest.warns(ImputationWarning, match="held-out cells"):
+        run_batch(str(source), str(target), options, estimator=estimator)
+    kept = MDTIMImputer.load(target / "_mdtim" / "model", device="cpu")
+    assert kept.id == "sensor"
+    first = read_parts(target)
+    (target / "part-1.parquet").unlink()
+    report = run_batch(str(source), str(target), options)  # no second fit
+    assert (report.filled_parts, report.kept_parts) == (1, 3)
+    same(read_parts(target), first)
+    frame = pd.concat([pd.read_parquet(path) for path in sorted(source.glob("*.parquet"))])
+    filled = kept.transform(frame.sort_values(["sensor", "time"]).reset_index(drop=True))
+    same(first[filled.columns.tolist()], filled)
+
+
+# -- nothing lost, nothing twice -------------------------------------------------------------
+
+
+def test_a_rerun_does_only_what_is_missing_or_changed(
+    case: Case, source: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    fill(source, target, case)
+    assert fill(source, target, case).kept_parts == 4
+
+    (target / "part-0.parquet").unlink()
+    assert fill(source, target, case).filled_parts == 1
+
+    path = source / "part-3.parquet"
+    frame = pd.read_parquet(path)
+    path.write_bytes(path.read_bytes())  # another date, the same content
+    assert fill(source, target, case).filled_parts == 0
+
+    frame["x"] = frame["x"] + 1
+    frame.to_parquet(path, index=False)
+    report = fill(source, target, case)
+    # The changed part and those whose windows or interpolation reach into it.
+    assert 2 <= report.filled_parts <= 3
+    untouched = fill(source, tmp_path / "fresh", case)
+    assert untouched.filled_parts == 4
+    same(read_parts(target), read_parts(tmp_path / "fresh"))
+
+    assert fill(source, target, case, levels=(0.5,)).filled_parts == 4
+
+
+class KillingEngine:
+    """A pool of one worker, which is killed when it fills a certain part."""
+
+    def __init__(self, name: str, marker: Path) -> None:
+        self.name, self.marker = name, marker
+
+    def run(self, inner: Any, tasks: Sequence[Any]) -> Iterator[Outcome]:
+        if isinstance(inner, work.Scanner):
+            return (Outcome(task, inner(task)) for task in tasks)
+        return run_all(LocalPool(1), KillOnce(inner, self.name, self.marker), tasks)
+
+
+def test_a_killed_worker_is_replaced_and_its_part_done_again(
+    case: Case, source: Path, tmp_path: Path
+) -> None:
+    engine: Any = KillingEngine("part-1.parquet", tmp_path / "killed")
+    target = tmp_path / "target"
+    report = run_batch(str(source), str(target), OPTIONS, model=case.model, engine=engine)
+    assert (tmp_path / "killed").exists()
+    assert (report.filled_parts, report.failures) == (4, {})
+    same(read_parts(target), case.expected)
+
+
+def test_work_that_always_kills_its_worker_is_given_up() -> None:
+    outcomes = {outcome.task: outcome for outcome in run_all(LocalPool(2), die, [1, 2, 3, 4])}
+    assert [outcomes[task].result for task in (1, 4)] == [10, 40]
+    assert "3 workers died" in str(outcomes[2].error)
+    assert outcomes[3].error == "three is wrong"
+
+
+def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:
+    note = tmp_path / "worker"
+    script = [sys.executable, str(Path(__file__).with_name("deadly.py")), str(note)]
+    run = subprocess.Popen(script, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    while run.poll() is None and not (note.exists() and note.read_text()):
+        time.sleep(0.01)
+    run.kill()
+    run.wait()
+    ended = time.monotonic() + 60
+    while time.monotonic() < ended:
+        status = Path(f"/proc/{note.read_text()}/status")
+        if not status.exists() or "State:\tZ" in status.read_text():
+            return
+        time.sleep(0.05)
+    pytest.fail("the worker outlives its run")
+
+
+def test_a_killed_run_is_finished_by_the_next(case: Case, source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    arguments = [
+        *("batch", str(source), "-o", str(target), "--model", str(case.model)),
+        *("--time", "time", "--id", "sensor", "--quantiles", "0.1,0.9", "--device", "cpu"),
+    ]
+    run = subprocess.Popen([sys.executable, "-m", "mdtim", *arguments], stderr=subprocess.DEVNULL)
+    records = target / "_mdtim" / "parts"
+    while run.poll() is None and not (records.is_dir() and any(records.iterdir())):
+        time.sleep(0.002)
+    run.kill()
+    run.wait()
+    done = {path.name for path in records.iterdir()}
+    assert done
+    result = CliRunner().invoke(app, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.stdout)
+    assert said["kept_parts"] == len(done)
+    assert said["filled_parts"] == 4 - len(done)
+    assert not any((target / "_mdtim" / "partial").iterdir())
+    same(read_parts(target), case.expected)
+
+
+# -- bad input -------------------------------------------------------------------------------
+
+
+def refused(source: Path | str, target: Path | str, case: Case, match: str) -> None:
+    existed = Path(target).exists()
+    with pytest.raises(ValueError, match=match):
+        fill(source, target, case)
+    assert Path(target).exists() == existed
+
+
+def test_a_source_without_parts_is_refused(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "_SUCCESS").touch()
+    refused(tmp_path / "empty", tmp_path / "target", case, "holds no files")
+    refused(tmp_path / "nowhere", tmp_path / "target", case, "no folder or file")
+    (tmp_path / "empty" / "a.csv").write_text("x\n1\n")
+    (tmp_path / "empty" / "b.parquet").touch()
+    refused(tmp_path / "empty", tmp_path / "target", case, "mixes Parquet and text")
+
+
+def test_parts_of_other_columns_or_types_are_refused(case: Case, source: Path) -> None:
+    target = source.parent / "target"
+    path = source / "part-2.parquet"
+    frame = pd.read_parquet(path)
+    frame.rename(columns={"x": "new"}).to_parquet(path, index=False)
+    refused(source, target, case, r"part-2.* differ in their columns \(new, x\)")
+    frame.assign(x=frame["x"].astype("float32")).to_parquet(path, index=False)
+    refused(source, target, case, r"column 'x' is float in part-2.*but double")
+
+
+def test_parts_that_overlap_in_time_are_refused(case: Case, source: Path) -> None:
+    frame = pd.read_parquet(source / "part-0.parquet")
+    frame.to_parquet(source / "part-9.parquet", index=False)
+    refused(source, source.parent / "target", case, r"series 'a' overlaps .*part-0.*part-9")
+
+
+def test_a_target_that_is_not_ours_is_left_alone(case: Case, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    refused(source, tmp_path / "other", case, "not the work of mdtim batch")
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["thesis.txt"]
+    refused(source, tmp_path / "other" / "thesis.txt", case, "is a file")
+    refused(source, source, case, "is the source")
+    refused(source, source / "inner", case, "lies in it")
+
+
+def test_a_target_without_permission_is_named(
+    case: Case, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError("Permission denied")
+
+    monkeypatch.setattr(Target, "write", forbidden)
+    with pytest.raises(ValueError, match=r"target cannot be written \(Permission denied\)"):
+        fill(source, tmp_path / "target", case)
+
+
+def test_unknown_addresses_are_named_without_their_passwords(case: Case, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nonsense://place/x cannot be opened") as caught:
+        fill("nonsense://me:secret@place/x", tmp_path / "target", case)
+    assert "secret" not in str(caught.value).partition(":")[0]
+
+
+def damage(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    else:
+        pd.read_parquet(path).iloc[:0].to_parquet(path, index=False)
+
+
+@pytest.mark.parametrize("how", ["truncated", "empty", "no rows"])
+def test_an_unreadable_part_is_reported_and_the_rest_goes_on(
+    case: Case, source: Path, tmp_path: Path, how: str
+) -> None:
+    whole = (source / "part-2.parquet").read_bytes()
+    damage(source / "part-2.parquet", how)
+    arguments = [
+        *("batch", str(source), "-o", str(tmp_path / "target"), "--model", str(case.model)),
+        *("--id", "sensor", "--quantiles", "0.1,0.9", "--device", "cpu"),
+    ]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert "part-2.parquet" in result.stderr
+    assert "3 parts filled" in result.stdout
+    assert not (tmp_path / "target" / "part-2.parquet").exists()
+
+    (source / "part-2.parquet").write_bytes(whole)
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    same(read_parts(tmp_path / "target"), case.expected)
+
+
+def test_if_no_part_can_be_read_the_first_reason_is_given(case: Case, source: Path) -> None:
+    for path in source.iterdir():
+        damage(path, "truncated")
+    refused(source, source.parent / "target", case, r"no part of .* can be read; the first: part-0")
+
+
+def test_a_model_of_other_columns_is_refused(case: Case, source: Path, tmp_path: Path) -> None:
+    options = BatchOptions(TableOptions(time="time", id="sensor", columns=("x",)))
+    with pytest.raises(ValueError, match="the model fills the columns"):
+        run_batch(str(source), str(tmp_path / "target"), options, model=case.model)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--engine", "spark"], "must be local or ray"),
+        (["--address", "auto"], "add --engine ray"),
+        (["--quantiles", "2"], "between 0 and 1"),
+    ],
+)
+def test_mistaken_options_are_one_sentence(
+    source: Path, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    result = CliRunner().invoke(app, ["batch", str(source), "-o", str(tmp_path / "t"), *arguments])
+    assert result.exit_code == 2
+    assert sentence in result.stderr
