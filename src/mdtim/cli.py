@@ -33,6 +33,7 @@ from mdtim.options import (
     Source,
     Time,
     Window,
+    quantile_levels,
     window_length,
 )
 from mdtim.pretraining.cli import pretrain
