@@ -43,6 +43,27 @@ def table(as_json: Json = False) -> None:
 
 
 @app.command()
+def file(
+    case: Annotated[str, typer.Argument(help="random, blocks or weather.")],
+    preset: Annotated[str, typer.Option(help="zero-mini or zero-base.")] = "zero-mini",
+    adapt: Annotated[bool, typer.Option("--fit", help="Train further on the file.")] = False,
+    minutes: Annotated[float, typer.Option(help="Time limit of that training.")] = 4.0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+    output: Annotated[Path | None, typer.Option(help="Append the rows to this CSV file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Fill one file with the pretrained network: error, intervals and time."""
+    from mdtim.bench.file import run_file
+
+    with user_messages():
+        found = run_file(case, preset, adapt=adapt, device=device, minutes=minutes)
+    rows = [asdict(row) for row in found]
+    if output is not None:
+        _append(output, rows)
+    _show(rows, ("case", "method", "steps", "window", "mae", "crps", "cover90", "seconds"), as_json)
+
+
+@app.command()
 def load(
     seconds: Annotated[float, typer.Option(help="How long clients upload.")] = 60.0,
     clients: Annotated[int, typer.Option(help="Clients at the same time.")] = 50,
