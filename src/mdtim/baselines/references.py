@@ -83,11 +83,6 @@ def seasonal(season: int) -> Rule:
 
     def fill(values: FloatArray, offsets: IntArray) -> FloatArray:
         lengths = np.diff(offsets)
-        if season >= lengths.max():
-            raise ValueError(
-                f"a season of {season} steps does not fit into a window of {lengths.max()}; "
-                "seasonal needs longer windows"
-            )
         phase = np.concatenate([np.arange(length) % season for length in lengths])
         series = np.repeat(np.arange(len(lengths)), lengths)
         groups = [series, phase]
@@ -97,10 +92,18 @@ def seasonal(season: int) -> Rule:
     return fill
 
 
-def reference(method: str, values: Mapping[str, Any]) -> Constant:
-    """A reference by its name in the table of settings."""
+def reference(method: str, values: Mapping[str, Any], num_steps: int) -> Constant:
+    """A reference by its name in the table of settings, for windows of `num_steps`."""
     if method == "seasonal":
-        return Ruled(seasonal(values["season"]))
+        season: int | None = values["season"]
+        if season is None:
+            raise ValueError("this data set has no season; seasonal has nothing to go by")
+        if season >= num_steps:
+            raise ValueError(
+                f"a season of {season} steps does not fit into a window of {num_steps}; "
+                "seasonal needs longer windows"
+            )
+        return Ruled(seasonal(season))
     if method in ("mean", "median"):
         return Constant(np.nanmean if method == "mean" else np.nanmedian)
     return Ruled({"locf": carry, "linear": interpolate, "spline": spline}[method])

@@ -20,7 +20,7 @@ def build(
     if settings.method in REFERENCES:
         from mdtim.baselines.references import reference
 
-        return reference(settings.method, settings.values)
+        return reference(settings.method, settings.values, num_steps)
     if settings.method in ("knn", "iterative"):
         from mdtim.baselines.regression import StepRegression
 
@@ -32,3 +32,12 @@ def build(
     from mdtim.baselines.pypots import PyPOTSImputer
 
     return PyPOTSImputer(settings, num_steps, num_variates, seed, device)
+
+
+def packages_of(method: str) -> tuple[str, ...]:
+    """Packages whose versions a system's results depend on, beside PyTorch and NumPy."""
+    if method in ("mdtim", "fgti"):
+        return ()
+    if method in REFERENCES:
+        return ("scipy",) if method == "spline" else ()
+    return ("scikit-learn",) if method in ("knn", "iterative") else ("pypots",)

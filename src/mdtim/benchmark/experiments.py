@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from mdtim.config import ModelConfig, preset
@@ -63,12 +63,25 @@ ABLATIONS = (
     "base+continuous=True+interpolation_prior=False",
 )
 
+COSTS = (
+    *(("mdtim", scale) for scale in ("small", "base")),
+    *((method, scale) for method in ("brits", "saits", "csdi") for scale in ("small", "large")),
+    ("linear", "default"),
+)
+"""Methods of the paper's table of cost at its two scales, and what costs nothing."""
+
 EXPERIMENTS: dict[str, Callable[[], list[Cell]]] = {
     "main": lambda: _grid("main", FOUR_SETS, (48,), "base"),
     "faithful": lambda: _grid("faithful", FOUR_SETS, (48,), "paper-large"),
     "long": lambda: _grid("long", ("etth",), (96, 192), "base"),
     "natural": lambda: _grid("natural", ("physionet2012",), (48,), "base"),
     "ablation": lambda: _grid("ablation", ("etth",), (48,), *ABLATIONS),
+    "efficiency": lambda: [
+        replace(cell, method=method, preset=scale)
+        for method, scale in COSTS
+        for cell in _grid("efficiency", ("energy",), (48,), scale)
+        if cell.pattern == "uniform" and cell.mask_seed == 0
+    ],
 }
 
 
@@ -87,6 +100,29 @@ def cells_of(experiment: str, dataset: str | None = None) -> list[Cell]:
     if dataset is not None and dataset not in known:
         raise ValueError(f"experiment {experiment} has no data set {dataset!r}, but {known}")
     return [cell for cell in cells if dataset in (None, cell.dataset)]
+
+
+def with_methods(cells: list[Cell], methods: list[str], settings: str = "default") -> list[Cell]:
+    """The cells of some methods: those the experiment has, else on the masks of mdtim's cells.
+
+    Parameters
+    ----------
+    settings : of the methods that the experiment itself does not have, see
+        :func:`mdtim.baselines.settings.settings_of`
+
+    Examples
+    --------
+    >>> len(with_methods(cells_of("main", "etth"), ["mdtim", "linear"]))
+    36
+    """
+    chosen = []
+    for method in methods:
+        own = [cell for cell in cells if cell.method == method]
+        masks = dict.fromkeys(
+            replace(cell, method=method, preset=settings) for cell in cells if not own
+        )
+        chosen += own or list(masks)
+    return chosen
 
 
 def config_of(name: str, dataset: str) -> ModelConfig:

@@ -10,15 +10,25 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from mdtim.baselines.registry import packages_of
+from mdtim.baselines.settings import settings_of
 from mdtim.bench.environment import commit, device_name, versions
 from mdtim.benchmark.experiments import Cell, config_of
-from mdtim.benchmark.scoring import Scores, hidden_mask, score_windows, windows_within
+from mdtim.benchmark.scoring import (
+    Scores,
+    hidden_mask,
+    score_windows,
+    validation_windows,
+    windows_within,
+)
+from mdtim.benchmark.systems import FittedSystem
 from mdtim.checkpoint import load_folder, load_weights, save_folder
 from mdtim.config import ModelConfig
 from mdtim.datasets import Dataset, load
@@ -30,7 +40,6 @@ from mdtim.network import FactorizedDiT
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.training import Trainer, TrainingData, held_out_cells
 
-MAX_VALIDATION_WINDOWS = 1_024
 SCORING_BATCH = 512
 
 
@@ -80,6 +89,8 @@ def _cell_key(cell: Cell) -> tuple[str, ...]:
 
 def fingerprint(cell: Cell) -> str:
     """Short hash of the configuration a cell is run with."""
+    if cell.method != "mdtim":
+        return settings_of(cell.method, cell.dataset, cell.preset).fingerprint()
     tree = config_of(cell.preset, cell.dataset).to_dict()
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:8]
 
@@ -176,16 +187,7 @@ class TrainedModel:
         """Windows as in the protocol; validation hides cells in every way the test does."""
         dataset, window = self.dataset, self.cell.window
         training = windows_within(dataset, dataset.training, window)
-        validation = windows_within(dataset, dataset.validation, window)
-        every = -(-len(validation) // MAX_VALIDATION_WINDOWS)
-        validation = validation.take(np.arange(0, len(validation), every))
-        shape = (len(validation), window, dataset.values.shape[1])
-        hidden = np.zeros(shape, dtype=bool)
-        ways = [(pattern, rate) for pattern in ("uniform", "geometric") for rate in (0.3, 0.5, 0.7)]
-        for way, (pattern, rate) in enumerate(ways):
-            hidden[way :: len(ways)] = hidden_mask(pattern, shape, rate, 1_000 + way)[
-                way :: len(ways)
-            ]
+        validation, hidden = validation_windows(dataset, window)
         return TrainingData(
             self.series,
             DeviceWindows.put(training, self.device),
@@ -213,8 +215,9 @@ class TrainedModel:
         self.train_seconds = document["train_seconds"]
         self.peak_memory_gb = document["peak_memory_gb"]
 
+    @cached_property
     def predictor(self) -> Predictor:
-        """A predictor for scoring, compiled where training was."""
+        """For scoring, compiled where training was."""
         return Predictor(
             self.network,
             self.config,
@@ -223,13 +226,13 @@ class TrainedModel:
             compile_for=SCORING_BATCH if self.compiled else None,
         )
 
-    def score(self, cell: Cell, predictor: Predictor) -> Scores:
+    def score(self, cell: Cell) -> Scores:
         """Score the model on one mask of the test windows."""
         index = windows_within(self.dataset, self.dataset.test, cell.window)
         shape = (len(index), cell.window, self.dataset.values.shape[1])
         hidden = hidden_mask(cell.pattern, shape, cell.rate, cell.mask_seed)
         return score_windows(
-            predictor,
+            self.predictor,
             self.series,
             index,
             hidden,
@@ -274,7 +277,8 @@ def run_cells(
         except Exception as error:
             # A method that cannot handle a case is a visible row, and the run goes on.
             log(traceback.format_exc())
-            for cell in group:
+            done = finished(results)
+            for cell in (cell for cell in group if _cell_key(cell) not in done):
                 append(results, _row(cell, device, error=f"{type(error).__name__}: {error}"))
             complete = False
     return complete
@@ -289,31 +293,43 @@ def _run_group(
     log: Callable[[str], None],
 ) -> bool:
     first = group[0]
-    log(f"{first.dataset} T={first.window} {first.preset} seed {first.train_seed}")
-    key = (first.dataset, first.window, first.preset, first.train_seed, fingerprint(first))
+    name = (first.preset,) if first.method == "mdtim" else (first.method, first.preset)
+    log(f"{first.dataset} T={first.window} {' '.join(name)} seed {first.train_seed}")
+    key = (first.dataset, first.window, *name, first.train_seed, fingerprint(first))
     folder = runs / "-".join(map(str, key))
-    compiled = device.type == "cuda"
-    model = TrainedModel(first, load(first.dataset, first.window), device, folder, compiled)
+    dataset = load(first.dataset, first.window)
+    model: TrainedModel | FittedSystem
+    if first.method == "mdtim":
+        model = TrainedModel(first, dataset, device, folder, compiled=device.type == "cuda")
+    else:
+        model = FittedSystem(first, dataset, device, folder)
     if not model.prepare(limit - time.monotonic(), log):
-        log("  out of time: the checkpoint is kept")
+        log("  out of time: the next run goes on")
         return False
-    predictor = model.predictor()
     for cell in group:
-        scores = model.score(cell, predictor)
+        if time.monotonic() > limit:
+            return False
+        scores = model.score(cell)
         append(results, _row(cell, device, model=model, scores=scores))
-        log(
-            f"  {cell.pattern:9s} {cell.rate:.0%} mask {cell.mask_seed}: MAE {scores.mae:.5f}  "
-            f"CRPS {scores.crps:.5f}  window CRPS {scores.crps_window:.5f}  "
-            f"coverage {scores.coverage90:.1%}"
-        )
+        log(f"  {cell.pattern:9s} {cell.rate:.0%} mask {cell.mask_seed}: {_line(scores)}")
     return True
+
+
+def _line(scores: Scores) -> str:
+    named = {
+        "MAE": scores.mae,
+        "CRPS": scores.crps,
+        "window CRPS": scores.crps_window,
+        "coverage": scores.coverage90,
+    }
+    return "  ".join(f"{name} {value:.5f}" for name, value in named.items() if value is not None)
 
 
 def _row(
     cell: Cell,
     device: torch.device,
     *,
-    model: TrainedModel | None = None,
+    model: TrainedModel | FittedSystem | None = None,
     scores: Scores | None = None,
     error: str = "",
 ) -> Row:
@@ -326,7 +342,7 @@ def _row(
         train_seconds=None if model is None else model.train_seconds,
         peak_memory_gb=None if model is None else model.peak_memory_gb,
         device=device_name(device),
-        versions=versions(),
+        versions=versions(*packages_of(cell.method)),
         commit=commit(),
         config=fingerprint(cell),
         error=error,

@@ -27,10 +27,10 @@ class Scores:
 
     mae: float
     mse: float
-    crps: float
-    crps_window: float
+    crps: float | None
+    crps_window: float | None
     """As the paper's authors computed it: in window units, truth clipped to the output range."""
-    coverage90: float
+    coverage90: float | None
     impute_seconds: float
 
 
@@ -47,6 +47,29 @@ def hidden_mask(pattern: str, shape: tuple[int, int, int], rate: float, seed: in
     if pattern not in patterns:
         raise ValueError(f"unknown pattern {pattern!r}; there are {', '.join(patterns)}")
     return patterns[pattern](shape, rate, np.random.default_rng(seed))
+
+
+MAX_VALIDATION_WINDOWS = 1_024
+
+
+def validation_windows(dataset: Dataset, window: int) -> tuple[WindowIndex, BoolArray]:
+    """Windows for early stopping, the same for every method, hidden in every way the test is.
+
+    Returns
+    -------
+    index : at most 1,024 windows, evenly chosen
+    hidden_WTV : a sixth of the windows hidden by each pattern and rate
+    """
+    index = windows_within(dataset, dataset.validation, window)
+    every = -(-len(index) // MAX_VALIDATION_WINDOWS)
+    index = index.take(np.arange(0, len(index), every))
+    shape = (len(index), window, dataset.values.shape[1])
+    hidden = np.zeros(shape, dtype=bool)
+    ways = [(pattern, rate) for pattern in ("uniform", "geometric") for rate in (0.3, 0.5, 0.7)]
+    for way, (pattern, rate) in enumerate(ways):
+        drawn = hidden_mask(pattern, shape, rate, 1_000 + way)
+        hidden[way :: len(ways)] = drawn[way :: len(ways)]
+    return index, hidden
 
 
 def score_windows(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -64,7 +64,10 @@ def mean_over_seeds(rows: Sequence[dict[str, str]], column: str) -> dict[Key, fl
 
 def render(path: Path) -> str:
     """The whole document."""
-    rows = read_rows(path)
+    from mdtim.benchmark.comparison import cost_table, sample_table, system_tables
+
+    every = read_rows(path)
+    rows = [row for row in every if row["method"] == "mdtim"]
     parts = ["# Results", "", INTRODUCTION, ""]
     for experiment, title in TITLES.items():
         chosen = [row for row in rows if row["experiment"] == experiment]
@@ -79,7 +82,8 @@ def render(path: Path) -> str:
             *_comparison(with_crps, "crps_window", "crps"),
             "",
         ]
-    parts += _failures(rows)
+    parts += [*system_tables(every), *sample_table(every), *cost_table(every)]
+    parts += _failures(every)
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -125,7 +129,8 @@ def _failures(rows: Sequence[dict[str, str]]) -> list[str]:
     if not failed:
         return []
     lines = ["## Failures", ""]
-    return lines + [
-        f"- {row['experiment']} {row['dataset']} {row['method']} {row['preset']}: {row['error']}"
+    counts = Counter(
+        f"{row['experiment']} {row['dataset']} {row['method']} {row['preset']}: {row['error']}"
         for row in failed
-    ]
+    )
+    return lines + [f"- {failure} ({number} cells)" for failure, number in counts.items()]

@@ -20,8 +20,8 @@ from mdtim.baselines.fgti.diffusion import Schedule
 from mdtim.baselines.fgti.network import Condition, GuidedNoiseNetwork, NetworkSizes
 from mdtim.baselines.protocol import Filled, HeldOut, Windows, keep_observed
 from mdtim.baselines.settings import Settings
-from mdtim.baselines.simple import interpolate
 from mdtim.runtime import keyed_uniform
+from mdtim.tokenizer import bridge
 
 VALIDATION_LEVELS = 5
 """Noise levels per validation window; the score is their mean."""
@@ -178,16 +178,10 @@ class FGTIImputer:
         return keys.reshape(-1, *visible_BTV.shape[1:]).to(self.device)
 
     def _condition(self, visible_BTV: Windows) -> Condition:
-        num_windows, num_steps, num_variates = visible_BTV.shape
-        rows = visible_BTV.reshape(-1, num_variates).astype(np.float64)
-        line = interpolate(rows, np.arange(num_windows + 1) * num_steps)
-        # A variate with nothing visible gives the filters its mean, 0 in standardized units.
-        line_BTV = self._put(np.nan_to_num(line.reshape(visible_BTV.shape)))
+        values = self._put(np.nan_to_num(visible_BTV))
         seen = torch.from_numpy(~np.isnan(visible_BTV)).to(self.device)
-        condition: Condition = self.network.condition(
-            self._put(np.nan_to_num(visible_BTV)), seen, line_BTV
-        )
-        return condition
+        # A spectrum needs every step: gaps are bridged by straight lines first.
+        return self.network.condition(values, seen, bridge(values, seen).value_BTV)
 
     def _put(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).to(self.device)
