@@ -23,6 +23,12 @@ TIERS = [
     {"series", "checkpoint", "inference", "training"},
     {"fitting", "progress", "model", "imputation", "imputer"},
     {"report", "datasets", "messages", "evaluation", "demo", "bench"},
+    {
+        *("baselines.protocol", "baselines.settings", "baselines.references"),
+        *("baselines.regression", "baselines.pypots", "baselines.registry", "pypots"),
+        *("baselines.fgti", "baselines.fgti.filters", "baselines.fgti.diffusion"),
+        *("baselines.fgti.network", "baselines.fgti.imputer"),
+    },
     {"benchmark"},
     {"cli", "__main__"},
 ]

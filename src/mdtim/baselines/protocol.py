@@ -58,8 +58,8 @@ class WindowImputer(Protocol):
 
 
 @runtime_checkable
-class TrainedImputer(WindowImputer, Protocol):
-    """A system whose training is worth keeping on disk."""
+class Trained(Protocol):
+    """What a system whose training is worth keeping on disk has beside the above."""
 
     def state(self) -> Mapping[str, Tensor]:
         """Tensors that :meth:`restore` needs."""

@@ -48,8 +48,12 @@ MODELS = {
 FILL_BATCH = 256
 
 
+class PyPOTSMissing(ImportError, ValueError):
+    """PyPOTS cannot be imported, for whoever imports a module or asks for a system."""
+
+
 def import_pypots() -> Any:
-    """The package, without its banner; a ValueError with what to install where it is missing."""
+    """The package, without its banner; an error with what to install where it is missing."""
     try:
         # Its banner asks the stream for an encoding, so the stream must have one.
         nowhere = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
@@ -57,8 +61,8 @@ def import_pypots() -> Any:
             import pypots.imputation
             import pypots.optim
     except ImportError as error:
-        raise ValueError(
-            f"this system comes from PyPOTS, which cannot be imported ({error}); "
+        raise PyPOTSMissing(
+            f"this comes with PyPOTS, which cannot be imported ({error}); "
             "install it with: pip install 'mdtim[bench]'"
         ) from error
     return pypots

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from mdtim import metrics
-from mdtim.baselines.protocol import HeldOut, TrainedImputer, WindowImputer, conceal
+from mdtim.baselines.protocol import HeldOut, Trained, WindowImputer, conceal
 from mdtim.baselines.registry import build
 from mdtim.baselines.settings import settings_of
 from mdtim.benchmark.experiments import Cell
@@ -55,7 +55,7 @@ class FittedSystem:
 
     def prepare(self, max_seconds: float, log: Callable[[str], None]) -> bool:
         """Load the system, or fit it; False if the run's time was not enough for its limit."""
-        if isinstance(self.imputer, TrainedImputer) and (self.folder / "config.json").exists():
+        if isinstance(self.imputer, Trained) and (self.folder / "config.json").exists():
             document, tensors = load_folder(self.folder)
             self.imputer.restore(tensors)
             self.train_seconds = document["train_seconds"]
@@ -79,7 +79,7 @@ class FittedSystem:
         if self.device.type == "cuda":
             self.peak_memory_gb = torch.cuda.max_memory_allocated(self.device) / 1e9
         log(f"  fitted in {self.train_seconds:.1f} s, {self.params:,} parameters")
-        if isinstance(self.imputer, TrainedImputer):
+        if isinstance(self.imputer, Trained):
             document = {
                 "kind": "system",
                 "settings": self.settings.values,
