@@ -117,7 +117,8 @@ def test_the_grids_are_those_of_the_paper() -> None:
     assert {cell.preset for cell in cells_of("faithful")} == {"paper-large"}
     for experiment in EXPERIMENTS:
         for cell in cells_of(experiment):
-            config_of(cell.preset, cell.dataset)
+            if cell.method == "mdtim":
+                config_of(cell.preset, cell.dataset)
     assert config_of("base", "physionet2012").diffusion.spectral_weight == 0
     with pytest.raises(ValueError, match="unknown experiment"):
         cells_of("everything")
