@@ -6,6 +6,7 @@ of the step itself, of the one before and of the one after. W windows, T steps, 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,10 +33,16 @@ class StepRegression:
         num_windows, num_steps, _ = training_WTV.shape
         count = min(self.values["num_rows"], num_windows)
         chosen = generator.choice(num_windows, size=count, replace=False)
-        rows = _neighbours(training_WTV[chosen])[
-            np.arange(count), generator.integers(1, num_steps - 1, size=count)
-        ]
-        self.imputer = self._build().fit(rows)
+        step = generator.integers(1, num_steps - 1, size=count)
+        rows = _neighbours(training_WTV[chosen])[np.arange(count), step]
+        if self.method == "iterative":
+            # From whole rows it would learn in one round, and then do no more than one to fill.
+            share = generator.choice([0.3, 0.5, 0.7], size=(count, 1))
+            rows[generator.random(rows.shape) < share] = np.nan
+        with warnings.catch_warnings():
+            # Its number of rounds is a setting here, not a failure to converge.
+            warnings.filterwarnings("ignore", "\\[IterativeImputer\\] Early stopping")
+            self.imputer = self._build().fit(rows)
 
     def _build(self) -> Any:
         if self.method == "knn":
