@@ -25,8 +25,8 @@ from mdtim.tokenizer import bridge
 
 VALIDATION_LEVELS = 5
 """Noise levels per validation window; the score is their mean."""
-SAMPLES_AT_ONCE = 512
-"""Windows × samples in one forward pass."""
+CELLS_AT_ONCE = 500_000
+"""Cells of all windows and samples in one forward pass."""
 
 
 class FGTIImputer:
@@ -127,10 +127,11 @@ class FGTIImputer:
         self.network.eval()
         generator = np.random.default_rng(self.seed)
         scored = validation.hidden_WTV & ~np.isnan(validation.values_WTV)
+        at_once = max(1, CELLS_AT_ONCE // math.prod(scored.shape[1:]))
         total = count = 0.0
         for _ in range(VALIDATION_LEVELS):
-            for begin in range(0, len(scored), SAMPLES_AT_ONCE):
-                part = slice(begin, begin + SAMPLES_AT_ONCE)
+            for begin in range(0, len(scored), at_once):
+                part = slice(begin, begin + at_once)
                 truth = validation.values_WTV[part]
                 step = generator.integers(len(self.schedule), size=len(truth))
                 noise = generator.standard_normal(truth.shape)
@@ -145,7 +146,7 @@ class FGTIImputer:
     def fill(self, visible_WTV: Windows) -> Filled:
         """Samples by running the noise backwards; the fill is their median."""
         self.network.eval()
-        at_once = max(1, SAMPLES_AT_ONCE // self.num_samples)
+        at_once = max(1, CELLS_AT_ONCE // (self.num_samples * math.prod(visible_WTV.shape[1:])))
         parts = [
             self._samples(visible_WTV[begin : begin + at_once])
             for begin in range(0, len(visible_WTV), at_once)
