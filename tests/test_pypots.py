@@ -14,6 +14,7 @@ import torch
 from conftest import tiny_config, waves
 from mdtim.baselines import pypots as adapter
 from mdtim.baselines.protocol import Trained, conceal
+from mdtim.checkpoint import load_folder, save_folder
 from system_cases import LIMITS, TINY, held_out, hide, tiny_system, windows
 
 try:
@@ -26,7 +27,9 @@ HIDDEN = hide(TEST, 2)
 
 
 @pytest.mark.parametrize("method", adapter.MODELS)
-def test_a_system_fills_what_is_hidden_keeps_the_rest_and_beats_the_mean(method: str) -> None:
+def test_a_system_fills_what_is_hidden_keeps_the_rest_and_beats_the_mean(
+    method: str, tmp_path: Path
+) -> None:
     imputer = tiny_system(method)
     imputer.fit(TRAINING, held_out())
     filled = imputer.fill(conceal(TEST, HIDDEN))
@@ -42,7 +45,8 @@ def test_a_system_fills_what_is_hidden_keeps_the_rest_and_beats_the_mean(method:
     assert isinstance(imputer, Trained)
     restored = tiny_system(method, seed=0)
     assert isinstance(restored, Trained)
-    restored.restore(imputer.state())
+    save_folder(tmp_path / "kept", {}, imputer.state())
+    restored.restore(load_folder(tmp_path / "kept")[1])
     assert restored.num_parameters == imputer.num_parameters
     same = restored.fill(conceal(TEST, HIDDEN))
     np.testing.assert_allclose(same.values_WTV, filled.values_WTV, rtol=1e-5, atol=1e-6)
