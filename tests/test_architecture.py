@@ -30,6 +30,12 @@ TIERS = [
     {"series", "relations", "checkpoint", "inference", "lessons", "optimization", "training"},
     {"fitting", "progress", "model", "imputation", "imputer", "pretrained"},
     {"report", "sources", "datasets", "messages", "evaluation", "demo", "bench", "pretraining"},
+    {
+        *("baselines.protocol", "baselines.settings", "baselines.references"),
+        *("baselines.regression", "baselines.pypots", "baselines.registry", "pypots"),
+        *("baselines.fgti", "baselines.fgti.filters", "baselines.fgti.diffusion"),
+        *("baselines.fgti.network", "baselines.fgti.imputer"),
+    },
     {"benchmark"},
     {"cli", "__main__"},
 ]
