@@ -27,7 +27,10 @@ TIERS = [
         *("runtime", "distribution", "stacking"),
         *("guesses", "tokenizer", "masks", "layers", "network", "diffusion"),
     },
-    {"series", "relations", "checkpoint", "inference", "lessons", "optimization", "training"},
+    {
+        *("series", "relations", "checkpoint", "inference", "sampling", "lessons"),
+        *("optimization", "training"),
+    },
     {"fitting", "progress", "model", "imputation", "imputer", "pretrained"},
     {"report", "sources", "datasets", "messages", "evaluation", "demo", "bench", "pretraining"},
     {

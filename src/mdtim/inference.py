@@ -1,11 +1,11 @@
-"""Windows to distributions to cells: one pass, M draws, blended overlaps, joint samples.
+"""Windows to distributions to cells: one pass, M draws, blended overlaps.
 
-B windows, T steps, V variates, K output bins, C missing cells, S samples.
+B windows, T steps, V variates, K output bins, C missing cells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from mdtim.guesses import draw_line
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.panel import BoolArray, FloatArray, IntArray
 from mdtim.runtime import HostCopies, keyed_uniform, precision
-from mdtim.series import DeviceSeries, DeviceWindows, WindowBatch
+from mdtim.series import DeviceSeries, WindowBatch
 from mdtim.stacking import Stack, StackCells
 from mdtim.tokenizer import Tokenizer, WindowScale
 from mdtim.windows import WindowIndex, blend_weights, covering_windows
@@ -264,19 +264,6 @@ class Cells:
         )
 
 
-def _batches(
-    series: DeviceSeries, index: WindowIndex, batch_size: int
-) -> Iterator[tuple[int, WindowBatch]]:
-    """Yield (number of windows, batch), in the order of the index."""
-    device = series.values_NV.device
-    windows = DeviceWindows.put(index, device)
-    for begin in range(0, len(windows), batch_size):
-        count = min(batch_size, len(windows) - begin)
-        starts = windows.starts[begin : begin + count]
-        ends = windows.ends[begin : begin + count]
-        yield count, series.gather(starts, ends, windows.length)
-
-
 def masked_share(visible_BTV: Tensor) -> Tensor:
     """(B,) share of each window's cells that are not visible."""
     return 1 - visible_BTV.double().mean((1, 2))
@@ -312,7 +299,7 @@ def fill_cells(
     waiting = _Parts.none(predictor.tokenizer.num_outputs, predictor.device)
     finished = HostCopies(predictor.device)
     done = 0
-    for count, batch in _batches(series, index, batch_size):
+    for batch in series.batches(index, batch_size):
         wanted = ~batch.observed_BTV & batch.inside_BT[..., None]
         said, share = predictor.cells(batch, batch.observed_BTV, wanted)
         cells = predictor.stacked(said)
@@ -323,7 +310,7 @@ def fill_cells(
         waiting = waiting.join(
             _Parts(batch.cell_keys()[wanted], weight, mean, cells.probs, cells.low, cells.step)
         )
-        done += count
+        done += len(batch)
         next_row = int(index.starts[done]) if done < len(index) else len(missing)
         ready, waiting = waiting.split(next_row * num_variates)
         finished.send(*ready.blend(keep_distribution))
@@ -404,53 +391,3 @@ class _Parts:
         probs[place] = self.probs[order]
         mixed = mix(weight, probs, low, step)
         return cells, blended, mixed.probs.half(), mixed.low, mixed.step
-
-
-def sample_series(
-    predictor: Predictor,
-    series: DeviceSeries,
-    offsets: IntArray,
-    length: int,
-    *,
-    batch_size: int,
-    sample: int,
-) -> FloatArray:
-    """Draw all missing cells jointly, (N, V) standardized.
-
-    Every cell belongs to the window in whose middle it lies. Every second window is drawn first,
-    the others after, with the first draws as anchors: draws agree across the windows' edges.
-    """
-    missing = ~series.observed_NV.cpu().numpy()
-    index = windows_to_fill(missing, offsets, length)
-    owner = _owners(index, len(missing))
-    values, observed = series.values_NV.clone(), series.observed_NV.clone()
-    parity = np.arange(len(index)) % 2
-    for turn in (0, 1):
-        chosen = np.flatnonzero(parity == turn)
-        known = DeviceSeries(values.clone(), observed.clone())
-        at = 0
-        for count, batch in _batches(known, index.take(chosen), batch_size):
-            window_B = torch.from_numpy(chosen[at : at + count]).to(predictor.device)
-            at += count
-            owned = torch.from_numpy(owner).to(predictor.device)[batch.rows_BT] == window_B[:, None]
-            wanted = ~batch.observed_BTV & (owned & batch.inside_BT)[..., None]
-            keys = batch.cell_keys()
-            drawn = predictor.sample_jointly(
-                batch.values_BTV, batch.observed_BTV, wanted, keys, sample
-            )
-            values.view(-1)[keys[wanted]] = drawn[wanted]
-            observed.view(-1)[keys[wanted]] = True
-    return values.double().cpu().numpy()
-
-
-def _owners(index: WindowIndex, num_rows: int) -> IntArray:
-    """(N,) the window in whose middle each row lies most, -1 where none covers it."""
-    owner = np.full(num_rows, -1, dtype=np.int64)
-    best = np.zeros(num_rows)
-    weights = blend_weights(index.length)
-    for window, (start, end) in enumerate(zip(index.starts, index.ends, strict=True)):
-        stop = min(start + index.length, end)
-        better = weights[: stop - start] > best[start:stop]
-        owner[start:stop][better] = window
-        best[start:stop] = np.maximum(best[start:stop], weights[: stop - start])
-    return owner

@@ -5,6 +5,7 @@ N rows, B windows, T steps, V variates.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +58,13 @@ class DeviceSeries:
         linear_BTV = None if self.linear_NV is None else self.linear_NV[rows_BT]
         return WindowBatch(values_BTV, observed_BTV, rows_BT, inside_BT, linear_BTV)
 
+    def batches(self, index: WindowIndex, batch_size: int) -> Iterator[WindowBatch]:
+        """Yield all windows of an index, in its order."""
+        windows = DeviceWindows.put(index, self.values_NV.device)
+        for begin in range(0, len(windows), batch_size):
+            part = slice(begin, begin + batch_size)
+            yield self.gather(windows.starts[part], windows.ends[part], windows.length)
+
 
 @dataclass(frozen=True, eq=False)
 class WindowBatch:
@@ -72,6 +80,9 @@ class WindowBatch:
     """bool, False for steps past the end of the series."""
     linear_BTV: Tensor | None = None
     """float32, interpolation along the whole series, if the series bring it."""
+
+    def __len__(self) -> int:
+        return len(self.values_BTV)
 
     def cell_keys(self) -> Tensor:
         """(B, T, V) int64, one number per cell of the panel."""

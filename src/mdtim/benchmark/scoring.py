@@ -20,7 +20,7 @@ from mdtim.benchmark.experiments import PATTERNS, RATES
 from mdtim.config import TokenizerConfig
 from mdtim.datasets import Dataset
 from mdtim.panel import BoolArray, IntArray
-from mdtim.series import DeviceSeries, DeviceWindows, WindowBatch
+from mdtim.series import DeviceSeries, WindowBatch
 from mdtim.tokenizer import Tokenizer, window_scale
 from mdtim.windows import WindowIndex, every_window
 
@@ -152,12 +152,11 @@ class TestWindows:
 
     def hide(self, hidden_WTV: BoolArray, batch_size: int = SCORING_BATCH) -> Iterator[HiddenBatch]:
         """Yield all windows, batch by batch."""
-        windows = DeviceWindows.put(self.index, self.device)
         hidden = torch.from_numpy(hidden_WTV).to(self.device)
-        for begin in range(0, len(windows), batch_size):
-            part = slice(begin, begin + batch_size)
-            batch = self.series.gather(windows.starts[part], windows.ends[part], windows.length)
-            scored = hidden[part] & batch.observed_BTV
+        begin = 0
+        for batch in self.series.batches(self.index, batch_size):
+            scored = hidden[begin : begin + len(batch)] & batch.observed_BTV
+            begin += len(batch)
             yield HiddenBatch(batch, batch.observed_BTV & ~scored, scored)
 
     def warm_up(self, say: Say) -> None:
