@@ -23,16 +23,24 @@ TIERS = [
     },
     {
         *("triton_compiler", "triton_inverse", "triton_attention", "kernels"),
-        *("triton_rows", "row_passes", "dropout", "triton_products", "fused_block"),
+        *("triton_rows", "row_passes", "dropout", "fused_block"),
         *("runtime", "distribution", "stacking"),
         *("guesses", "tokenizer", "masks", "layers", "network", "diffusion"),
     },
-    {"series", "relations", "checkpoint", "distributed", "inference"}
-    | {"lessons", "optimization", "training"},
+    {
+        *("series", "relations", "checkpoint", "distributed", "inference", "sampling"),
+        *("lessons", "optimization", "training"),
+    },
     {"fitting", "progress", "model", "imputation", "imputer", "pretrained"},
     {
         *("report", "sources", "datasets", "messages", "options", "evaluation", "demo"),
         *("batch", "bench", "pretraining"),
+    },
+    {
+        *("baselines.protocol", "baselines.settings", "baselines.references"),
+        *("baselines.regression", "baselines.pypots", "baselines.registry", "pypots"),
+        *("baselines.fgti", "baselines.fgti.filters", "baselines.fgti.diffusion"),
+        *("baselines.fgti.network", "baselines.fgti.imputer"),
     },
     {"benchmark", "service"},
     {"cli", "__main__"},

@@ -9,7 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdtim.distribution import BinDistribution, Calibration, GaussianDistribution, mix
+from mdtim.distribution import (
+    BinDistribution,
+    Calibration,
+    GaussianDistribution,
+    SampleDistribution,
+    mix,
+)
 from mdtim.metrics import sample_crps
 
 
@@ -227,3 +233,19 @@ def test_a_gaussian_without_spread_is_a_known_value() -> None:
     one = GaussianDistribution(center, torch.tensor([1.0, 2.0]).double())
     torch.testing.assert_close(one.cdf(one.quantile(0.95)), torch.full((2,), 0.95).double())
     assert one.std().tolist() == [1.0, 2.0]
+
+
+@given(st.integers(0, 200), st.integers(1, 40), st.floats(-3, 3))
+def test_samples_are_scored_by_the_one_step_function_they_make(
+    seed: int, count: int, truth: float
+) -> None:
+    samples = np.random.default_rng(seed).normal(size=(count, 4)).round(1)  # with equal ones
+    said = SampleDistribution.of(torch.from_numpy(samples.T))
+    known = torch.full((4,), truth, dtype=torch.float64)
+    np.testing.assert_array_equal(said.cdf(known).numpy(), (samples <= truth).mean(axis=0))
+    crps = sample_crps(np.full(4, truth), samples, np.ones(4, dtype=bool))
+    assert float(said.crps(known).mean()) == pytest.approx(crps, abs=1e-12)
+    np.testing.assert_allclose(said.std().numpy(), samples.std(axis=0), atol=1e-12)
+    for level in (0.05, 0.5, 0.95):
+        lower = np.quantile(samples, level, axis=0, method="inverted_cdf")
+        np.testing.assert_array_equal(said.quantile(level).numpy(), lower)

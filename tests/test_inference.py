@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import tiny_config, waves
-from mdtim.inference import Predictor, fill_cells, sample_series, windows_to_fill
+from mdtim.inference import Predictor, fill_cells, windows_to_fill
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.runtime import keyed_uniform
+from mdtim.sampling import sample_series
 from mdtim.series import DeviceSeries
 
 CPU = torch.device("cpu")

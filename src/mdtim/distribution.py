@@ -1,4 +1,4 @@
-"""What is said about a cell: a distribution over equally spaced bins, or a Gaussian one.
+"""What is said about a cell: a distribution over equally spaced bins, a Gaussian one, or samples.
 
 The mass of a bin is spread evenly over it, so the distribution function is piecewise linear;
 mean, spread, quantiles, samples and CRPS below are all exact for that one function.
@@ -180,6 +180,46 @@ class GaussianDistribution:
         density = torch.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
         inside = z * (2 * torch.special.ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi)
         return torch.where(self.spread > 0, self.spread * inside, (truth - self.center).abs())
+
+
+@dataclass(frozen=True, eq=False)
+class SampleDistribution:
+    """S samples of each cell, each of the same mass; the distribution function has steps."""
+
+    ordered: Tensor
+    """(..., S) float64, rising along the last axis."""
+
+    @classmethod
+    def of(cls, samples: Tensor) -> SampleDistribution:
+        """From (..., S) samples in any order."""
+        return cls(samples.double().contiguous().sort(-1).values)
+
+    def std(self) -> Tensor:
+        """(...,) standard deviation."""
+        return self.ordered.std(-1, correction=0)
+
+    def quantile(self, level: float) -> Tensor:
+        """(...,) the smallest sample that at least a share `level` does not exceed."""
+        count = self.ordered.shape[-1]
+        return self.ordered[..., max(0, math.ceil(round(level * count, 9)) - 1)]
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """(...,) share of the samples that are at most `value`."""
+        return self.cdf_at(value[..., None]).squeeze(-1)
+
+    def cdf_at(self, points: Tensor) -> Tensor:
+        """(..., P) share of the samples that are at most each of P points of a cell."""
+        points = points.double().contiguous()
+        below = torch.searchsorted(self.ordered, points, right=True)
+        return below.double() / self.ordered.shape[-1]
+
+    def crps(self, truth: Tensor) -> Tensor:
+        """(...,) continuous ranked probability score of the step function."""
+        count = self.ordered.shape[-1]
+        distance = (self.ordered - truth[..., None]).abs().mean(-1)
+        # Half the mean |x - x'| over all pairs, from the ranks.
+        ranks = 2 * torch.arange(1, count + 1, device=self.ordered.device).double() - count - 1
+        return distance - (self.ordered * ranks).sum(-1) / count**2
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mdtim import row_passes, triton_products
+from mdtim import row_passes
 from mdtim.row_passes import Rows
 from mdtim.triton_attention import attend, attend_backward
 
 MAX_WIDTH = 512
 """Widest row that the kernels hold in the registers of a program."""
-
-GELU_ENDS_UP = False
-"""Whether the first product of the MLP ends with GELU in one Triton kernel, in training; else the
-product is cuBLAS's and GELU a pass of its own."""
-GELU_ENDS_DOWN_BACKWARD = False
-"""The same for the product with `down` in the backward pass, which ends with GELU's derivative."""
 
 _BACKWARD_ROWS = 2**17
 """The backward pass takes windows of about this many rows at a time, for its memory."""
@@ -139,12 +133,8 @@ def _axis_block(
     qkv_RE = x_RD @ weights.qkv.t()
     y_RD = block.attend(qkv_RE, h_BTVD) @ weights.out.t()
     h_RD, x_RD = row_passes.add_and_normalize(rows, h_RD, y_RD, modulation_B6D, seed)
-    if GELU_ENDS_UP:
-        pre_RF, act_RF = triton_products.up_and_gelu(x_RD, weights.up, weights.up_bias)
-    else:
-        pre_RF = torch.addmm(weights.up_bias, x_RD, weights.up.t())
-        act_RF = row_passes.gelu(pre_RF)
-    z_RD = torch.addmm(weights.down_bias, act_RF, weights.down.t())
+    pre_RF = torch.addmm(weights.up_bias, x_RD, weights.up.t())
+    z_RD = torch.addmm(weights.down_bias, row_passes.gelu(pre_RF), weights.down.t())
     row_passes.add(rows, h_RD, z_RD, modulation_B6D, seed, out=h_RD)
     return h_RD.view(h_BTVD.shape), qkv_RE, y_RD, pre_RF, z_RD
 
@@ -244,13 +234,8 @@ def _backward_of_windows(
     sums_BCSD = rows.new_sums(h_RD)
 
     dz_RD = row_passes.add_backward(rows, grad_RD, z_RD, modulation_B6D, seed, sums_BCSD)
-    if GELU_ENDS_DOWN_BACKWARD:
-        dpre_RF, act_RF, up_bias = triton_products.down_and_gelu_backward(
-            dz_RD, weights.down, pre_RF
-        )
-    else:
-        dpre_RF = dz_RD @ weights.down
-        act_RF, up_bias = row_passes.gelu_backward_(dpre_RF, pre_RF)
+    dpre_RF = dz_RD @ weights.down
+    act_RF, up_bias = row_passes.gelu_backward_(dpre_RF, pre_RF)
     down = dz_RD.t() @ act_RF
     del act_RF
     dx_RD = dpre_RF @ weights.up

@@ -1,11 +1,11 @@
-"""Windows to distributions to cells: one pass, M draws, blended overlaps, joint samples.
+"""Windows to distributions to cells: one pass, M draws, blended overlaps.
 
-B windows, T steps, V variates, K output bins, C missing cells, S samples.
+B windows, T steps, V variates, K output bins, C missing cells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,17 +20,13 @@ from mdtim.guesses import draw_line
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.panel import BoolArray, FloatArray, IntArray
 from mdtim.runtime import HostCopies, keyed_uniform, precision
-from mdtim.series import DeviceSeries, DeviceWindows, WindowBatch
+from mdtim.series import DeviceSeries, WindowBatch
 from mdtim.stacking import Stack, StackCells
 from mdtim.tokenizer import Tokenizer, WindowScale
 from mdtim.windows import WindowIndex, blend_weights, covering_windows
 
 _JOINT_STREAM = 2**40
 """First stream of random numbers of the joint samples; the draws have the small numbers."""
-
-WHOLE_BATCH = 8
-"""Windows. A CPU's matrix products give a row the same bits beside any multiple of eight rows, but
-not beside three or five: with such batches the answer hangs on no batch size, to the last bit."""
 
 Progress = Callable[[int, int], None]
 """Called with (windows done, windows in all)."""
@@ -268,22 +264,6 @@ class Cells:
         )
 
 
-def _batches(
-    series: DeviceSeries, index: WindowIndex, batch_size: int
-) -> Iterator[tuple[int, WindowBatch]]:
-    """Yield (number of windows, batch), in the order of the index.
-
-    A batch is filled up to a multiple of `WHOLE_BATCH` windows with repetitions of its last one.
-    """
-    device = series.values_NV.device
-    windows = DeviceWindows.put(index, device)
-    for begin in range(0, len(windows), batch_size):
-        count = min(batch_size, len(windows) - begin)
-        size = WHOLE_BATCH * -(-count // WHOLE_BATCH)
-        chosen = begin + torch.arange(size, device=device).clamp_max(count - 1)
-        yield count, series.gather(windows.starts[chosen], windows.ends[chosen], windows.length)
-
-
 def masked_share(visible_BTV: Tensor) -> Tensor:
     """(B,) share of each window's cells that are not visible."""
     return 1 - visible_BTV.double().mean((1, 2))
@@ -319,9 +299,9 @@ def fill_cells(
     waiting = _Parts.none(predictor.tokenizer.num_outputs, predictor.device)
     finished = HostCopies(predictor.device)
     done = 0
-    for count, batch in _batches(series, index, batch_size):
+    for batch in series.batches(index, batch_size, whole=True):
         wanted = ~batch.observed_BTV & batch.inside_BT[..., None]
-        wanted[count:] = False
+        wanted[batch.count :] = False
         said, share = predictor.cells(batch, batch.observed_BTV, wanted)
         cells = predictor.stacked(said)
         mean = cells.mean()
@@ -331,7 +311,7 @@ def fill_cells(
         waiting = waiting.join(
             _Parts(batch.cells()[wanted], weight, mean, cells.probs, cells.low, cells.step)
         )
-        done += count
+        done += batch.count
         next_row = int(index.starts[done]) if done < len(index) else len(missing)
         ready, waiting = waiting.split(next_row * num_variates)
         finished.send(*ready.blend(keep_distribution))
@@ -412,54 +392,3 @@ class _Parts:
         probs[place] = self.probs[order]
         mixed = mix(weight, probs, low, step)
         return cells, blended, mixed.probs.half(), mixed.low, mixed.step
-
-
-def sample_series(
-    predictor: Predictor,
-    series: DeviceSeries,
-    offsets: IntArray,
-    length: int,
-    *,
-    batch_size: int,
-    sample: int,
-) -> FloatArray:
-    """Draw all missing cells jointly, (N, V) standardized.
-
-    Every cell belongs to the window in whose middle it lies. Every second window is drawn first,
-    the others after, with the first draws as anchors: draws agree across the windows' edges.
-    """
-    missing = ~series.observed_NV.cpu().numpy()
-    index = windows_to_fill(missing, offsets, length)
-    owner = _owners(index, len(missing))
-    values, observed = series.values_NV.clone(), series.observed_NV.clone()
-    parity = np.arange(len(index)) % 2
-    for turn in (0, 1):
-        chosen = np.flatnonzero(parity == turn)
-        known = DeviceSeries(values.clone(), observed.clone(), keys_N=series.keys_N)
-        at = 0
-        for count, batch in _batches(known, index.take(chosen), batch_size):
-            window_B = torch.full((len(batch.rows_BT),), -2, device=predictor.device)  # no owner
-            window_B[:count] = torch.from_numpy(chosen[at : at + count]).to(predictor.device)
-            at += count
-            owned = torch.from_numpy(owner).to(predictor.device)[batch.rows_BT] == window_B[:, None]
-            wanted = ~batch.observed_BTV & (owned & batch.inside_BT)[..., None]
-            drawn = predictor.sample_jointly(
-                batch.values_BTV, batch.observed_BTV, wanted, batch.cell_keys(), sample
-            )
-            cells = batch.cells()[wanted]
-            values.view(-1)[cells] = drawn[wanted]
-            observed.view(-1)[cells] = True
-    return values.double().cpu().numpy()
-
-
-def _owners(index: WindowIndex, num_rows: int) -> IntArray:
-    """(N,) the window in whose middle each row lies most, -1 where none covers it."""
-    owner = np.full(num_rows, -1, dtype=np.int64)
-    best = np.zeros(num_rows)
-    weights = blend_weights(index.length)
-    for window, (start, end) in enumerate(zip(index.starts, index.ends, strict=True)):
-        stop = min(start + index.length, end)
-        better = weights[: stop - start] > best[start:stop]
-        owner[start:stop][better] = window
-        best[start:stop] = np.maximum(best[start:stop], weights[: stop - start])
-    return owner

@@ -18,12 +18,13 @@ from mdtim.checkpoint import load_weights
 from mdtim.config import ModelConfig
 from mdtim.distribution import BinDistribution, Calibration
 from mdtim.fitting import Corrections, FitReport
-from mdtim.inference import WHOLE_BATCH, Cells, Predictor, fill_cells, sample_series
+from mdtim.inference import Cells, Predictor, fill_cells
 from mdtim.network import FactorizedDiT
 from mdtim.panel import FloatArray, IntArray, Panel
 from mdtim.runtime import free_memory
+from mdtim.sampling import sample_series
 from mdtim.scaling import Standardizer
-from mdtim.series import DeviceSeries
+from mdtim.series import WHOLE_BATCH, DeviceSeries
 from mdtim.stacking import Stack
 
 

@@ -5,7 +5,8 @@ N rows, B windows, T steps, V variates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,6 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mdtim.windows import WindowIndex
+
+WHOLE_BATCH = 8
+"""Windows. A CPU's matrix products give a row the same bits beside any multiple of eight rows, but
+not beside three or five: with such batches the answer hangs on no batch size, to the last bit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +72,25 @@ class DeviceSeries:
         keys_BT = rows_BT if self.keys_N is None else self.keys_N[rows_BT]
         return WindowBatch(values_BTV, observed_BTV, rows_BT, inside_BT, keys_BT, linear_BTV)
 
+    def batches(
+        self, index: WindowIndex, batch_size: int, *, whole: bool = False
+    ) -> Iterator[WindowBatch]:
+        """Yield all windows of an index, in its order.
+
+        Parameters
+        ----------
+        whole : fill every batch up to a multiple of `WHOLE_BATCH` windows, with repetitions of its
+            last one; its `count` says how many are the index's
+        """
+        device = self.values_NV.device
+        windows = DeviceWindows.put(index, device)
+        for begin in range(0, len(windows), batch_size):
+            count = min(batch_size, len(windows) - begin)
+            size = WHOLE_BATCH * -(-count // WHOLE_BATCH) if whole else count
+            chosen = begin + torch.arange(size, device=device).clamp_max(count - 1)
+            batch = self.gather(windows.starts[chosen], windows.ends[chosen], windows.length)
+            yield replace(batch, repeated=size - count)
+
 
 @dataclass(frozen=True, eq=False)
 class WindowBatch:
@@ -84,6 +108,13 @@ class WindowBatch:
     """int64, what the random numbers of each step hang on."""
     linear_BTV: Tensor | None = None
     """float32, interpolation along the whole series, if the series bring it."""
+    repeated: int = 0
+    """Windows at the end that only repeat the one before them."""
+
+    @property
+    def count(self) -> int:
+        """Windows without the repeated ones."""
+        return len(self.values_BTV) - self.repeated
 
     def cells(self) -> Tensor:
         """(B, T, V) int64, the number of each cell in the panel."""

@@ -25,9 +25,14 @@ def mean(values: FloatArray, offsets: IntArray) -> FloatArray:
 
 def locf(values: FloatArray, offsets: IntArray) -> FloatArray:
     """Carry the last observation forward (and the first one backward to the start)."""
+    return _finish(carry(values, offsets), values)
+
+
+def carry(values: FloatArray, offsets: IntArray) -> FloatArray:
+    """As :func:`locf`, but a column of which a series knows nothing stays missing there."""
     grouped = pd.DataFrame(values).groupby(_series(offsets))
     forward = grouped.ffill()
-    return _finish(forward.groupby(_series(offsets)).bfill().to_numpy(), values)
+    return forward.groupby(_series(offsets)).bfill().to_numpy()
 
 
 def linear(values: FloatArray, offsets: IntArray) -> FloatArray:
@@ -39,6 +44,11 @@ def linear(values: FloatArray, offsets: IntArray) -> FloatArray:
     >>> linear(gaps, np.array([0, 4])).ravel().tolist()
     [0.0, 1.0, 2.0, 2.0]
     """
+    return _finish(interpolate(values, offsets), values)
+
+
+def interpolate(values: FloatArray, offsets: IntArray) -> FloatArray:
+    """As :func:`linear`, but a column of which a series knows nothing stays missing there."""
     filled = values.copy()
     for start, end in pairwise(offsets):
         steps = np.arange(end - start)
@@ -47,7 +57,7 @@ def linear(values: FloatArray, offsets: IntArray) -> FloatArray:
             known = ~np.isnan(part)
             if known.any() and not known.all():
                 part[~known] = np.interp(steps[~known], steps[known], part[known])
-    return _finish(filled, values)
+    return filled
 
 
 Anchors = tuple[IntArray, FloatArray]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +18,22 @@ def device_name(device: torch.device) -> str:
     return f"CPU, {torch.get_num_threads()} threads"
 
 
-def versions() -> str:
-    """Versions of all that matters for a number."""
+def versions(*packages: str) -> str:
+    """Versions of all that matters for a number, further packages at the end."""
     from mdtim import __version__
 
-    return (
+    common = (
         f"mdtim {__version__}; torch {torch.__version__}; numpy {np.__version__}; "
         f"python {platform.python_version()}"
     )
+    return "; ".join([common, *(f"{name} {_version(name)}" for name in packages)])
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "missing"
 
 
 def commit() -> str:

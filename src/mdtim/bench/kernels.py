@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from mdtim import row_passes, triton_products
+from mdtim import row_passes
 from mdtim.bench.speed import TRAINING_CASES, matmul_rate
 from mdtim.kernels import rope_table
 from mdtim.row_passes import Rows
@@ -109,13 +109,6 @@ def block_steps(shape: BlockShape, device: torch.device, dtype: torch.dtype) -> 
     yield Step("add and norm", lambda: row_passes.add_and_normalize(*add_norm), 4)
     yield product("up", inner, width, h)
     yield Step("GELU", lambda: row_passes.gelu(pre), 2 * shape.mlp_ratio)
-    up, bias, down = random(inner, width), random(inner), random(width, inner)
-    yield Step(
-        "up, ended by GELU",
-        lambda: triton_products.up_and_gelu(h, up, bias),
-        1 + 2 * shape.mlp_ratio,
-        2.0 * num_rows * width * inner,
-    )
     yield product("down", width, inner, pre)
     yield Step("add", lambda: row_passes.add(*add_norm, out), 3)
 
@@ -123,12 +116,6 @@ def block_steps(shape: BlockShape, device: torch.device, dtype: torch.dtype) -> 
     yield Step("add, backward", lambda: row_passes.add_backward(*add_back), 3)
     yield product("down, backward", inner, width, grad)
     yield Step("GELU, backward", lambda: row_passes.gelu_backward_(dact, pre), 4 * shape.mlp_ratio)
-    yield Step(
-        "down, backward, ended by GELU",
-        lambda: triton_products.down_and_gelu_backward(grad, down, pre),
-        1 + 3 * shape.mlp_ratio,
-        2.0 * num_rows * width * inner,
-    )
     yield weight_product("down, weight", grad, pre)
     yield product("up, backward", width, inner, pre)
     add_norm_back = (rows, dx, grad, h, y, modulation, seed, sums)
@@ -162,8 +149,6 @@ def measure(
         floor = max(nbytes / (1e6 * peak), step.flops / (1e9 * rate))
         # A block attends along one axis, a layer along both.
         count = 1 if step.name.startswith("attention") else 2
-        if "ended by" in step.name:
-            count = 0  # another way to do what two other steps do
         total, floor_of_all = total + count * milliseconds, floor_of_all + count * floor
         yield KernelRow(
             case,

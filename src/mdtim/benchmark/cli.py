@@ -21,6 +21,16 @@ def run(
     experiment: Experiment,
     dataset: Annotated[str | None, typer.Option(help="Only this data set.")] = None,
     preset: Annotated[str | None, typer.Option(help="Only this configuration.")] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Only these methods, such as mdtim,saits,linear; without: all it has."),
+    ] = None,
+    settings: Annotated[
+        str,
+        typer.Option(
+            help="Settings of methods that the experiment does not have; +name=value changes one."
+        ),
+    ] = "default",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     max_minutes: Annotated[
         float | None, typer.Option(help="Stop after this time; the next run goes on.")
@@ -29,12 +39,14 @@ def run(
     runs: Runs = Path("runs"),
 ) -> None:
     """Train and score every cell that has no row yet."""
-    from mdtim.benchmark.experiments import cells_of
+    from mdtim.benchmark.experiments import cells_of, with_methods
     from mdtim.benchmark.runner import run_cells
     from mdtim.runtime import resolve_device
 
     with user_messages():
         cells = [cell for cell in cells_of(experiment, dataset) if preset in (None, cell.preset)]
+        if methods is not None:
+            cells = with_methods(cells, methods.split(","), settings)
         complete = run_cells(cells, results, runs, resolve_device(device), max_minutes=max_minutes)
     if not complete:
         raise typer.Exit(1)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
+from mdtim.baselines.settings import Settings, settings_of
 from mdtim.config import ModelConfig, preset
 
 RATES = (0.3, 0.5, 0.7)
@@ -31,9 +32,10 @@ class Cell:
     method: str
     """`mdtim`; `mdtim-argmax`, the same model read at its likeliest bin; `mdtim-ensemble`, the
     mean of several models; `optimum`, the best there is where the process is known; `clean`,
-    nothing hidden."""
+    nothing hidden; else one of the compared systems."""
     preset: str
-    """Configuration of the method: a preset's name, with `+option=value` for each change."""
+    """Configuration of the method: the name of a preset, or of a compared system's settings, with
+    `+option=value` for each change."""
 
     @property
     def training_key(self) -> tuple[str, int, int, str, str]:
@@ -51,6 +53,13 @@ class Cell:
         if not self.method.startswith("mdtim"):
             return None
         return config_of(self.preset, self.dataset)
+
+    @property
+    def settings(self) -> Settings | None:
+        """Settings of the method, for a compared system."""
+        if self.method.startswith("mdtim") or self.method in ("optimum", "clean"):
+            return None
+        return settings_of(self.method, self.dataset, self.preset)
 
     @property
     def horizon(self) -> int | None:
@@ -104,6 +113,23 @@ def _ablation() -> list[Cell]:
     ]
 
 
+COSTS = (
+    *(("mdtim", scale) for scale in ("small", "base")),
+    *((method, scale) for method in ("brits", "saits", "csdi") for scale in ("small", "large")),
+    ("linear", "default"),
+)
+"""Methods of the paper's table of cost at its two scales, and what costs nothing."""
+
+
+def _efficiency() -> list[Cell]:
+    return [
+        cell
+        for method, scale in COSTS
+        for cell in _grid("efficiency", ("energy",), (48,), (scale,), method)
+        if cell.pattern == "uniform" and cell.mask_seed == 0
+    ]
+
+
 def _downstream() -> list[Cell]:
     """Forecasts from filled windows, and from whole ones; one experiment for each horizon."""
     cells = []
@@ -129,6 +155,7 @@ EXPERIMENTS: dict[str, Callable[[], list[Cell]]] = {
         + _grid("limit", ("linear_gaussian",), (48,), ("",), method="optimum")
     ),
     "downstream": _downstream,
+    "efficiency": _efficiency,
 }
 
 
@@ -147,6 +174,31 @@ def cells_of(experiment: str, dataset: str | None = None) -> list[Cell]:
     if dataset is not None and dataset not in known:
         raise ValueError(f"experiment {experiment} has no data set {dataset!r}, but {known}")
     return [cell for cell in cells if dataset in (None, cell.dataset)]
+
+
+def with_methods(cells: list[Cell], methods: list[str], settings: str = "default") -> list[Cell]:
+    """The cells of some methods: those the experiment has, else on the masks of mdtim's cells.
+
+    Parameters
+    ----------
+    settings : of the methods that the experiment itself does not have, see
+        :func:`mdtim.baselines.settings.settings_of`
+
+    Examples
+    --------
+    >>> len(with_methods(cells_of("main", "etth"), ["mdtim", "linear"]))
+    36
+    """
+    chosen = []
+    for method in methods:
+        own = [cell for cell in cells if cell.method == method]
+        masks = dict.fromkeys(
+            replace(cell, method=method, preset=settings)
+            for cell in cells
+            if cell.method.startswith("mdtim")
+        )
+        chosen += own or list(masks)
+    return chosen
 
 
 def config_of(name: str, dataset: str) -> ModelConfig:

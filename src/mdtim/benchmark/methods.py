@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mdtim.benchmark.experiments import Cell
 from mdtim.benchmark.scoring import Said, Say, TestWindows
+from mdtim.benchmark.systems import FittedSystem
 from mdtim.benchmark.trained import TrainedModel, fit_calibration
 from mdtim.datasets import LINEAR_GAUSSIAN
 from mdtim.distribution import GaussianDistribution
@@ -28,6 +29,8 @@ class Method:
     params: int | None = None
     train_seconds: float | None = None
     peak_memory_gb: float | None = None
+    compiles: bool = False
+    """Whether the first batches take longer than all others."""
 
 
 class Ensemble(Predictor):
@@ -63,6 +66,8 @@ def prepare(
         return Method(optimum_says)
     if cell.method == "clean":
         return Method(truth_says)
+    if cell.settings is not None:
+        return _system(FittedSystem(cell, test.dataset, test.device, runs), limit, log)
     if cell.method not in ("mdtim", "mdtim-argmax", "mdtim-ensemble"):
         raise ValueError(f"unknown method {cell.method!r}")
     models = []
@@ -80,7 +85,15 @@ def prepare(
         sum(model.params for model in models),
         sum(model.train_seconds for model in models),
         max(model.peak_memory_gb for model in models),
+        compiles=True,
     )
+
+
+def _system(system: FittedSystem, limit: float, log: Callable[[str], None]) -> Method | None:
+    """A compared system as a method, fitted or loaded."""
+    if not system.prepare(limit - time.monotonic(), log):
+        return None
+    return Method(system.say, system.params, system.train_seconds, system.peak_memory_gb)
 
 
 def network_says(predictor: Predictor, *, argmax: bool = False) -> Say:

@@ -111,6 +111,7 @@ def _predict(
     scored = part.scored_BTV.cpu().numpy()
     observed = part.batch.observed_BTV.cpu().numpy()
     truth = np.where(observed, part.batch.values_BTV.double().cpu().numpy(), np.nan)
+    assert said.distribution is not None, "pictures show distributions"
     distribution = said.distribution()
     cells = [said.estimate, distribution.std()]
     cells += [distribution.quantile(level) for level in LEVELS]

@@ -36,6 +36,11 @@ def paper_forecasts() -> dict[str, dict[int, float]]:
     return dict(found)
 
 
+def paper_costs() -> dict[tuple[str, str], TextRow]:
+    """The paper's table of cost, by scale and our name of the method."""
+    return {(row["scale"], row["method"].lower()): row for row in _packaged("paper_cost.csv")}
+
+
 def _packaged(name: str) -> list[TextRow]:
     text = (files("mdtim.benchmark") / name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))

@@ -8,7 +8,6 @@ import json
 import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from mdtim.benchmark.experiments import Cell
 from mdtim.benchmark.forecaster import ForecasterConfig
@@ -56,14 +55,16 @@ def key_of(cell: Cell) -> tuple[str, ...]:
 
 def fingerprint(cell: Cell) -> str:
     """Short hash of the configuration a cell is run with; empty if it has none."""
-    config = cell.model_config
-    model = None if config is None else config.to_dict()
+    config, settings = cell.model_config, cell.settings
+    model: object = None if config is None else config.to_dict()
+    if settings is not None:
+        model = settings.plain()
     if cell.horizon is not None:
         return short_hash({"model": model, "forecaster": asdict(ForecasterConfig())})
     return "" if model is None else short_hash(model)
 
 
-def short_hash(tree: dict[str, Any]) -> str:
+def short_hash(tree: object) -> str:
     """Eight letters for a plain configuration."""
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:8]
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mdtim.baselines.registry import packages_of
 from mdtim.bench.environment import commit, device_name, versions
 from mdtim.benchmark.experiments import Cell
 from mdtim.benchmark.forecaster import Forecaster
@@ -79,9 +80,10 @@ def _run_group(
     test = TestWindows.put(load(first.dataset, first.window), first.window, device)
     method = prepare(first, test, runs, limit, log)
     if method is None:
-        log("  out of time: the checkpoint is kept")
+        log("  out of time: the next run goes on")
         return False
-    test.warm_up(method.say)
+    if method.compiles:
+        test.warm_up(method.say)
     forecasts = Forecasts(test, runs, log)
     masks: dict[tuple[str, float, int], list[Cell]] = {}
     for cell in group:
@@ -148,7 +150,7 @@ def _row(
         train_seconds=None if method is None else method.train_seconds,
         peak_memory_gb=None if method is None else method.peak_memory_gb,
         device=device_name(device),
-        versions=versions(),
+        versions=versions(*packages_of(cell.method)),
         commit=commit(),
         config=fingerprint(cell),
         error=error,

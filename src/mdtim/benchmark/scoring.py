@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Protocol
 
 import numpy as np
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor
 
 from mdtim import missingness
+from mdtim.benchmark.experiments import PATTERNS, RATES
 from mdtim.config import TokenizerConfig
 from mdtim.datasets import Dataset
 from mdtim.panel import BoolArray, IntArray
-from mdtim.series import DeviceSeries, DeviceWindows, WindowBatch
+from mdtim.series import DeviceSeries, WindowBatch
 from mdtim.tokenizer import Tokenizer, window_scale
 from mdtim.windows import WindowIndex, every_window
 
@@ -50,8 +52,8 @@ class Said:
 
     estimate: Tensor
     """(C,) float64, the filled values."""
-    distribution: Callable[[], Marginal]
-    """Made when asked for: a fill alone does not need it."""
+    distribution: Callable[[], Marginal] | None
+    """Made when asked for: a fill alone does not need it. None if the method gives values alone."""
 
 
 Say = Callable[[WindowBatch, Tensor, Tensor], Said]
@@ -65,6 +67,7 @@ class Scores:
     mae: float
     mse: float
     crps: float | None
+    """None, as the next two, where a method gives no distributions."""
     crps_window: float | None
     """As the paper's authors computed it: in window units, truth clipped to the output range."""
     coverage90: float | None
@@ -86,6 +89,29 @@ def hidden_mask(pattern: str, shape: tuple[int, int, int], rate: float, seed: in
     if pattern not in patterns:
         raise ValueError(f"unknown pattern {pattern!r}; there are {', '.join(patterns)} and none")
     return patterns[pattern](shape, rate, np.random.default_rng(seed))
+
+
+MAX_VALIDATION_WINDOWS = 1_024
+
+
+def validation_windows(dataset: Dataset, window: int) -> tuple[WindowIndex, BoolArray]:
+    """Windows for early stopping, the same for every method, hidden in every way the test is.
+
+    Returns
+    -------
+    index : at most 1,024 windows, evenly chosen
+    hidden_WTV : a sixth of the windows hidden by each pattern and rate
+    """
+    index = windows_within(dataset, dataset.validation, window)
+    every = -(-len(index) // MAX_VALIDATION_WINDOWS)
+    index = index.take(np.arange(0, len(index), every))
+    shape = (len(index), window, dataset.values.shape[1])
+    hidden = np.zeros(shape, dtype=bool)
+    ways = list(product(PATTERNS, RATES))
+    for way, (pattern, rate) in enumerate(ways):
+        every_way = hidden_mask(pattern, shape, rate, 1_000 + way)
+        hidden[way :: len(ways)] = every_way[way :: len(ways)]
+    return index, hidden
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,12 +152,11 @@ class TestWindows:
 
     def hide(self, hidden_WTV: BoolArray, batch_size: int = SCORING_BATCH) -> Iterator[HiddenBatch]:
         """Yield all windows, batch by batch."""
-        windows = DeviceWindows.put(self.index, self.device)
         hidden = torch.from_numpy(hidden_WTV).to(self.device)
-        for begin in range(0, len(windows), batch_size):
-            part = slice(begin, begin + batch_size)
-            batch = self.series.gather(windows.starts[part], windows.ends[part], windows.length)
-            scored = hidden[part] & batch.observed_BTV
+        begin = 0
+        for batch in self.series.batches(self.index, batch_size):
+            scored = hidden[begin : begin + batch.count] & batch.observed_BTV
+            begin += batch.count
             yield HiddenBatch(batch, batch.observed_BTV & ~scored, scored)
 
     def warm_up(self, say: Say) -> None:
@@ -144,15 +169,21 @@ class TestWindows:
     def score(self, say: Say, hidden_WTV: BoolArray, batch_size: int = SCORING_BATCH) -> Scores:
         """Score what a method says about the hidden cells of every window."""
         unit_V = torch.from_numpy(self.dataset.unit).to(self.device)
-        totals = torch.zeros(5, dtype=torch.float64, device=self.device)
+        totals: dict[str, float] = {}
         count, seconds = 0, 0.0
         for part in self.hide(hidden_WTV, batch_size):
             said, took = _timed(say, part, self.device)
             seconds += took
-            totals += _sums(said, part, unit_V)
+            for name, total in _sums(said, part, unit_V).items():
+                totals[name] = totals.get(name, 0.0) + float(total)
             count += int(part.scored_BTV.sum())
-        mae, mse, crps, crps_window, coverage = (totals / max(count, 1)).tolist()
-        return Scores(mae, mse, crps, crps_window, coverage, seconds)
+        if not count:
+            raise ValueError("no known cell of the test windows is hidden: nothing to score")
+        means = {name: total / count for name, total in totals.items()}
+        crps, crps_window = means.get("crps"), means.get("crps_window")
+        return Scores(
+            means["mae"], means["mse"], crps, crps_window, means.get("coverage90"), seconds
+        )
 
     def fill(self, say: Say, hidden_WTV: BoolArray) -> tuple[Tensor, float]:
         """Fill the hidden cells of every window.
@@ -180,23 +211,22 @@ def _timed(say: Say, part: HiddenBatch, device: torch.device) -> tuple[Said, flo
     return said, time.perf_counter() - began
 
 
-def _sums(said: Said, part: HiddenBatch, unit_V: Tensor) -> Tensor:
-    """Sums of absolute error, squared error, CRPS, window CRPS and coverage."""
+def _sums(said: Said, part: HiddenBatch, unit_V: Tensor) -> dict[str, Tensor]:
+    """Sums over the scored cells, by the names of the scores."""
     scored = part.scored_BTV
     truth = part.batch.values_BTV[scored].double()
     unit = unit_V.expand(scored.shape)[scored]
     error = (said.estimate - truth) * unit
+    sums = {"mae": error.abs().sum(), "mse": (error**2).sum()}
+    if said.distribution is None:
+        return sums
     distribution = said.distribution()
     level = distribution.cdf(truth)
-    return torch.stack(
-        [
-            error.abs().sum(),
-            (error**2).sum(),
-            (distribution.crps(truth) * unit).sum(),
-            window_crps(distribution, truth, part).sum(),
-            ((level >= 0.05) & (level <= 0.95)).double().sum(),
-        ]
-    )
+    return sums | {
+        "crps": (distribution.crps(truth) * unit).sum(),
+        "crps_window": window_crps(distribution, truth, part).sum(),
+        "coverage90": ((level >= 0.05) & (level <= 0.95)).sum(),
+    }
 
 
 WINDOW_GRID = Tokenizer(TokenizerConfig())

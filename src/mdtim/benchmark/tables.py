@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
+from mdtim.benchmark.comparison import cost_table, sample_table, system_tables
 from mdtim.benchmark.experiments import ABLATIONS, HORIZONS, PATTERNS, RATES
+from mdtim.benchmark.markdown import table
 from mdtim.benchmark.reading import (
     Key,
     TextRow,
@@ -35,11 +38,6 @@ COMPARISONS = {
     "natural": ("mdtim", "Natural gaps: MAE"),
 }
 """Experiments that are compared with the paper cell by cell: method and title."""
-
-
-def _table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    lines = [header, ["---"] * len(header), *body]
-    return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def _bold_lower(ours: float, theirs: float | None) -> tuple[str, str]:
@@ -71,7 +69,7 @@ def _comparison(rows: Sequence[TextRow], column: str = "mae", metric: str = "mae
         figures = [*_bold_lower(ours[key], theirs), ratio, best]
         body.append([*_name(key), *figures, f"{crps[key]:.4f}", f"{coverage[key]:.1%}"])
     header = ["data", "window", "pattern", "rate", "ours", "paper", "ratio", "best other"]
-    lines = _table([*header, "CRPS", "90 % covers"], body)
+    lines = table([*header, "CRPS", "90 % covers"], body)
     if ratios:
         below = sum(ratio < 1 for ratio in ratios)
         mean = geometric_mean(ratios)
@@ -117,7 +115,7 @@ def _ablation(rows: Sequence[TextRow]) -> list[str]:
     return [
         "Each line changes one thing; *cost*: its error over that of everything, geometric mean.",
         "",
-        *_table(["variant", *header, "cost"], body),
+        *table(["variant", *header, "cost"], body),
     ]
 
 
@@ -143,7 +141,7 @@ def _downstream(rows: Sequence[TextRow]) -> list[str]:
         "One PatchTST for each horizon, trained on whole windows. The paper does not say how much",
         "was hidden for its table, nor the size of its forecaster.",
         "",
-        *_table(names, body),
+        *table(names, body),
     ]
 
 
@@ -169,14 +167,19 @@ def _limit(rows: Sequence[TextRow]) -> list[str]:
         return []
     names = ["pattern", "rate", "MAE", "best MAE", "ratio", "CRPS", "best CRPS", "ratio"]
     names += ["90 % covers", "best covers"]
-    return [*_table(names, body), "", f"The largest ratio is {max(ratios):.3f}."]
+    return [*table(names, body), "", f"The largest ratio is {max(ratios):.3f}."]
 
 
 def _failures(rows: Sequence[TextRow]) -> list[str]:
-    return [
-        f"- {row['experiment']} {row['dataset']} {row['method']} {row['preset']}: {row['error']}"
+    """What failed, once for all cells that failed alike."""
+    counts = Counter(
+        f"{row['experiment']} {row['dataset']} {row['method']} {row['preset']}: {row['error']}"
         for row in rows
         if row["error"]
+    )
+    return [
+        f"- {failure} ({number} cell{'s' if number > 1 else ''})"
+        for failure, number in counts.items()
     ]
 
 
@@ -185,6 +188,9 @@ SECTIONS: dict[str, Callable[[Sequence[TextRow]], list[str]]] = {
     "Ablation: ETTh, MAE at 48 steps": _ablation,
     "Downstream: MAE of forecasts from filled windows, Energy": _downstream,
     "Limit: beside the best possible fill of a linear-Gaussian process": _limit,
+    "All systems on the same masks: MAE at 48 steps": system_tables,
+    "Distributions side by side: CRPS in the units of the MAE, and 90 % coverage": sample_table,
+    "Cost: Energy, uniform": cost_table,
     "Failures": _failures,
 }
 

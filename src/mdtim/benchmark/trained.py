@@ -6,15 +6,13 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from itertools import product
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from mdtim.benchmark.experiments import PATTERNS, RATES, Cell
+from mdtim.benchmark.experiments import Cell
 from mdtim.benchmark.rows import short_hash
-from mdtim.benchmark.scoring import hidden_mask, windows_within
+from mdtim.benchmark.scoring import validation_windows, windows_within
 from mdtim.checkpoint import load_folder, load_weights, save_folder
 from mdtim.datasets import Dataset
 from mdtim.diffusion import label_blur
@@ -28,7 +26,6 @@ from mdtim.relations import read_relations
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.training import Trainer
 
-MAX_VALIDATION_WINDOWS = 1_024
 CHECKPOINT_EVERY = 1_000
 """Steps that a killed run can lose."""
 
@@ -114,15 +111,7 @@ class TrainedModel:
         """Windows as in the protocol; validation hides cells in every way the test does."""
         dataset, window = self.dataset, self.cell.window
         training = windows_within(dataset, dataset.training, window)
-        validation = windows_within(dataset, dataset.validation, window)
-        every = -(-len(validation) // MAX_VALIDATION_WINDOWS)
-        validation = validation.take(np.arange(0, len(validation), every))
-        shape = (len(validation), window, dataset.values.shape[1])
-        hidden = np.zeros(shape, dtype=bool)
-        ways = list(product(PATTERNS, RATES))
-        for way, (pattern, rate) in enumerate(ways):
-            every_way = hidden_mask(pattern, shape, rate, 1_000 + way)
-            hidden[way :: len(ways)] = every_way[way :: len(ways)]
+        validation, hidden = validation_windows(dataset, window)
         return TrainingData(
             self.series,
             DeviceWindows.put(training, self.device),

@@ -1,0 +1,205 @@
+"""FGTI behind the protocol: train the noise network, draw samples, take their median.
+
+Samples depend on the seed and the window alone: a window gets the same ones in any batch.
+W windows, B windows of a batch, T steps, V variates, S samples.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+import zlib
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mdtim.baselines.fgti.diffusion import Schedule
+from mdtim.baselines.fgti.network import Condition, GuidedNoiseNetwork, NetworkSizes
+from mdtim.baselines.protocol import Filled, HeldOut, Windows, keep_observed
+from mdtim.baselines.settings import Settings
+from mdtim.guesses import draw_line
+from mdtim.runtime import keyed_uniform
+
+VALIDATION_LEVELS = 5
+"""Noise levels per validation window; the score is their mean."""
+CELLS_AT_ONCE = 500_000
+"""Cells of all windows and samples in one forward pass."""
+
+
+class FGTIImputer:
+    """A diffusion imputer guided by frequencies.
+
+    Parameters
+    ----------
+    num_steps, num_variates : T and V of all windows
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        num_steps: int,
+        num_variates: int,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        values = dict(settings.values)
+        self.num_samples: int = values.pop("num_samples")
+        self.learning_rate: float = values.pop("lr")
+        first, last = values.pop("beta_first"), values.pop("beta_last")
+        self.limits = settings.limits
+        self.seed = seed
+        self.device = device
+        sizes = NetworkSizes(**values)
+        with torch.random.fork_rng([]):
+            torch.manual_seed(seed)
+            self.network = GuidedNoiseNetwork(sizes, num_variates).to(device)
+        self.schedule = Schedule.quadratic(sizes.num_diffusion_steps, first, last, device)
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers are trained."""
+        return sum(parameter.numel() for parameter in self.network.parameters())
+
+    # -- training ---------------------------------------------------------------------------
+
+    def fit(self, training_WTV: Windows, validation: HeldOut) -> None:
+        """Adam with two drops of its rate; the best epoch by the validation's noise error."""
+        limits = self.limits
+        epochs = limits.epochs(len(training_WTV))
+        generator = np.random.default_rng(self.seed)
+        optimizer = torch.optim.Adam(
+            self.network.parameters(), lr=self.learning_rate, weight_decay=1e-6
+        )
+        drops = [int(0.75 * epochs), int(0.9 * epochs)]
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, drops, gamma=0.1)
+        end = time.monotonic() + 60 * limits.max_minutes
+        best, best_state, waited = math.inf, None, 0
+        for _ in range(epochs):
+            self.network.train()
+            order = generator.permutation(len(training_WTV))
+            for begin in range(0, len(order), limits.batch_size):
+                batch = training_WTV[np.sort(order[begin : begin + limits.batch_size])]
+                loss = self._training_loss(batch, generator)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                if time.monotonic() > end:
+                    break
+            schedule.step()
+            error = self._validation_error(validation)
+            if error < best:
+                best, best_state, waited = error, copy.deepcopy(self.network.state_dict()), 0
+            else:
+                waited += 1
+            if waited >= limits.patience or time.monotonic() > end:
+                break
+        if best_state is None:
+            raise ValueError("FGTI's validation error was never a finite number")
+        self.network.load_state_dict(best_state)
+
+    def _training_loss(self, batch_BTV: Windows, generator: np.random.Generator) -> Tensor:
+        """Squared error of the noise at cells hidden at random, a random share in each window."""
+        share = generator.uniform(size=(len(batch_BTV), 1, 1))
+        known = ~np.isnan(batch_BTV)
+        hidden = known & (generator.uniform(size=batch_BTV.shape) < share)
+        step = generator.integers(len(self.schedule), size=len(batch_BTV))
+        noise = generator.standard_normal(batch_BTV.shape)
+        return self._noise_error(batch_BTV, hidden, step, noise)
+
+    def _noise_error(
+        self, values_BTV: Windows, hidden: np.ndarray, step: np.ndarray, noise: np.ndarray
+    ) -> Tensor:
+        put = self._put
+        condition = self._condition(np.where(hidden, np.nan, values_BTV))
+        hidden_BTV = torch.from_numpy(hidden).to(self.device)
+        noise_BTV, step_B = put(noise), torch.from_numpy(step).to(self.device)
+        noised = self.schedule.noised(put(np.nan_to_num(values_BTV)), noise_BTV, step_B)
+        said = self.network(noised * hidden_BTV, step_B, condition)
+        error = (said - noise_BTV).square() * hidden_BTV
+        mean: Tensor = error.sum() / hidden_BTV.sum().clamp_min(1)
+        return mean
+
+    @torch.no_grad()
+    def _validation_error(self, validation: HeldOut) -> float:
+        self.network.eval()
+        generator = np.random.default_rng(self.seed)
+        scored = validation.hidden_WTV & ~np.isnan(validation.values_WTV)
+        at_once = max(1, CELLS_AT_ONCE // math.prod(scored.shape[1:]))
+        total = count = 0.0
+        for _ in range(VALIDATION_LEVELS):
+            for begin in range(0, len(scored), at_once):
+                part = slice(begin, begin + at_once)
+                truth = validation.values_WTV[part]
+                step = generator.integers(len(self.schedule), size=len(truth))
+                noise = generator.standard_normal(truth.shape)
+                cells = float(scored[part].sum())
+                total += cells * float(self._noise_error(truth, scored[part], step, noise))
+                count += cells
+        return total / max(count, 1.0)
+
+    # -- filling ----------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def fill(self, visible_WTV: Windows) -> Filled:
+        """Samples by running the noise backwards; the fill is their median."""
+        self.network.eval()
+        at_once = max(1, CELLS_AT_ONCE // (self.num_samples * math.prod(visible_WTV.shape[1:])))
+        parts = [
+            self._samples(visible_WTV[begin : begin + at_once])
+            for begin in range(0, len(visible_WTV), at_once)
+        ]
+        samples_SWTV = keep_observed(visible_WTV, np.concatenate(parts, axis=1))
+        return Filled(keep_observed(visible_WTV, np.median(samples_SWTV, axis=0)), samples_SWTV)
+
+    def _samples(self, visible_BTV: Windows) -> Windows:
+        count = self.num_samples
+        condition = self._condition(visible_BTV).repeat(count)
+        hidden = torch.from_numpy(np.isnan(visible_BTV)).to(self.device)
+        hidden = hidden.repeat_interleave(count, 0)
+        keys = self._cell_keys(visible_BTV)
+        current = _normal(self.seed, len(self.schedule), keys)
+        for step in reversed(range(len(self.schedule))):
+            step_B = torch.full((len(current),), step, device=self.device)
+            said = self.network(current * hidden, step_B, condition)
+            current = self.schedule.back(current, said, step, _normal(self.seed, step, keys))
+        drawn: Windows = current.reshape(len(visible_BTV), count, *current.shape[1:]).cpu().numpy()
+        return np.moveaxis(drawn, 1, 0)
+
+    def _cell_keys(self, visible_BTV: Windows) -> Tensor:
+        """(B · S, T, V) one number per window, sample and cell, from the window's content."""
+        content = np.ascontiguousarray(visible_BTV, dtype=np.float32)
+        window = torch.tensor([zlib.crc32(one.tobytes()) for one in content])
+        size = int(np.prod(visible_BTV.shape[1:]))
+        sample = torch.arange(self.num_samples)
+        first = (window[:, None] * self.num_samples + sample).reshape(-1, 1) * size
+        keys = first + torch.arange(size)
+        return keys.reshape(-1, *visible_BTV.shape[1:]).to(self.device)
+
+    def _condition(self, visible_BTV: Windows) -> Condition:
+        values = self._put(np.nan_to_num(visible_BTV))
+        seen = torch.from_numpy(~np.isnan(visible_BTV)).to(self.device)
+        # A spectrum needs every step: gaps are bridged by straight lines first.
+        return self.network.condition(values, seen, draw_line(values, seen).value_BTV)
+
+    def _put(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).to(self.device)
+
+    # -- keeping ----------------------------------------------------------------------------
+
+    def state(self) -> Mapping[str, Tensor]:
+        """The weights of the best epoch."""
+        return self.network.state_dict()
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take trained weights."""
+        self.network.load_state_dict(state)
+
+
+def _normal(seed: int, stream: int, keys: Tensor) -> Tensor:
+    """Standard normal numbers, a pure function of (seed, stream, key): Box and Muller's."""
+    first, second = (keyed_uniform(seed, 2 * stream + half, keys) for half in (0, 1))
+    radius = (-2 * torch.log1p(-first)).sqrt()
+    return radius * torch.cos(2 * math.pi * second)

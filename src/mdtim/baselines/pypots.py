@@ -1,0 +1,264 @@
+"""Sixteen systems of PyPOTS behind the protocol: its models, its training, our windows and masks.
+
+Nothing of PyPOTS is imported before a system is built. Three of its habits are put right here:
+it draws from global random states (they are set and given back), it goes on in silence when
+training fails after a first epoch (that is an error here), and it keeps every attention map of
+what it fills (windows are filled in small batches). W windows, T steps, V variates, S samples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import random
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mdtim import missingness
+from mdtim.baselines.protocol import Filled, HeldOut, Windows, conceal, keep_observed
+from mdtim.baselines.settings import Settings
+
+MODELS = {
+    "brits": "BRITS",
+    "mrnn": "MRNN",
+    "grud": "GRUD",
+    "transformer": "Transformer",
+    "informer": "Informer",
+    "patchtst": "PatchTST",
+    "saits": "SAITS",
+    "imputeformer": "ImputeFormer",
+    "timesnet": "TimesNet",
+    "scinet": "SCINet",
+    "dlinear": "DLinear",
+    "film": "FiLM",
+    "frets": "FreTS",
+    "gpvae": "GPVAE",
+    "usgan": "USGAN",
+    "csdi": "CSDI",
+}
+"""Our names of the systems, and PyPOTS's classes."""
+
+FILL_BATCH = 256
+
+
+class PyPOTSMissing(ImportError, ValueError):
+    """PyPOTS cannot be imported, for whoever imports a module or asks for a system."""
+
+
+def import_pypots() -> Any:
+    """The package, without its banner; an error with what to install where it is missing."""
+    try:
+        # Its banner asks the stream for an encoding, so the stream must have one.
+        nowhere = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+        with contextlib.redirect_stdout(nowhere), _quiet():
+            import pypots.imputation
+            import pypots.optim
+    except ImportError as error:
+        raise PyPOTSMissing(
+            f"this comes with PyPOTS, which cannot be imported ({error}); "
+            "install it with: pip install 'mdtim[bench]'"
+        ) from error
+    return pypots
+
+
+class PyPOTSImputer:
+    """One of PyPOTS's models with its settings.
+
+    Parameters
+    ----------
+    num_steps, num_variates : T and V of all windows
+    seed : of the initial weights, the order of windows and PyPOTS's own masks
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        num_steps: int,
+        num_variates: int,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self.settings = settings
+        self.shape = num_steps, num_variates
+        self.seed = seed
+        self.device = device
+        values = dict(settings.values)
+        self.hide_training: bool = values.pop("hide_training")
+        self.num_samples: int | None = values.pop("num_samples", None)
+        self.learning_rate: float = values.pop("lr")
+        self.values = {
+            key: num_variates if value == "variates" else value for key, value in values.items()
+        }
+        self.model: Any = None
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers are trained."""
+        return sum(parameter.numel() for parameter in self.model.model.parameters())
+
+    def fit(self, training_WTV: Windows, validation: HeldOut) -> None:
+        """Train as PyPOTS does, within the limits; keep the best epoch by validation."""
+        if self.hide_training:
+            training_WTV = hide_mixed(training_WTV, np.random.default_rng(self.seed))
+        sets = {"X": training_WTV}, {"X": validation.visible_WTV, "X_ori": validation.values_WTV}
+        with _global_seed(self.seed, self.device), _quiet() as said:
+            clock = self._build(self.settings.limits.epochs(len(training_WTV)))
+            self.model.fit(*sets)
+        if said and not clock.rang:
+            # PyPOTS logs a failure or a keyboard interrupt in mid-training, and returns.
+            raise RuntimeError(f"PyPOTS's training stopped: {'; '.join(said)}")
+
+    def _build(self, epochs: int) -> _Clock:
+        package = import_pypots()
+        num_steps, num_variates = self.shape
+        limits = self.settings.limits
+        clock = _Clock(60 * limits.max_minutes)
+        create = getattr(package.imputation, MODELS[self.settings.method])
+        optimizers = (
+            ("G_optimizer", "D_optimizer") if create.__name__ == "USGAN" else ("optimizer",)
+        )
+        self.model = create(
+            n_steps=num_steps,
+            n_features=num_variates,
+            batch_size=limits.batch_size,
+            epochs=epochs,
+            patience=min(limits.patience, epochs),
+            device=self.device,
+            verbose=False,
+            **{name: _timed_adam(package, self.learning_rate, clock) for name in optimizers},
+            **self.values,
+        )
+        return clock
+
+    def fill(self, visible_WTV: Windows) -> Filled:
+        """Fill in batches; the median of the samples where the system draws them."""
+        assert self.model is not None, "fit or restore comes first"
+        self.model.batch_size = FILL_BATCH
+        with _global_seed(self.seed, self.device), _quiet():
+            parts = [
+                self._predict(visible_WTV[begin : begin + FILL_BATCH])
+                for begin in range(0, len(visible_WTV), FILL_BATCH)
+            ]
+        if self.num_samples is None:
+            return Filled(keep_observed(visible_WTV, np.concatenate(parts)))
+        samples_SWTV = keep_observed(visible_WTV, np.concatenate(parts, axis=1))
+        return Filled(keep_observed(visible_WTV, np.median(samples_SWTV, axis=0)), samples_SWTV)
+
+    def _predict(self, visible_BTV: Windows) -> Windows:
+        if self.num_samples is None:
+            filled: Windows = self.model.predict({"X": visible_BTV})["imputation"]
+            return filled
+        if self.settings.method == "gpvae":
+            return self._gpvae_samples(visible_BTV)
+        given = self.model.predict({"X": visible_BTV}, n_sampling_times=self.num_samples)
+        return np.moveaxis(given["imputation"], 1, 0)
+
+    @torch.no_grad()
+    def _gpvae_samples(self, visible_BTV: Windows) -> Windows:
+        """Decode draws of the latent path: PyPOTS decodes its mean, the same for every sample."""
+        self.model.model.eval()
+        backbone = self.model.model.backbone
+        values = torch.from_numpy(np.nan_to_num(visible_BTV).astype(np.float32)).to(self.device)
+        latent = backbone.encode(values)
+        drawn = [backbone.decode(latent.sample()).mean for _ in range(self.num_samples or 1)]
+        return torch.stack(drawn).cpu().numpy()
+
+    def state(self) -> Mapping[str, Tensor]:
+        """The weights of the best epoch."""
+        state: Mapping[str, Tensor] = self.model.model.state_dict()
+        return state
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Build the model again and give it the weights, all of them."""
+        with _global_seed(self.seed, self.device), _quiet():
+            self._build(epochs=1)
+        self.model.model.load_state_dict(state, strict=True)
+
+
+def hide_mixed(training_WTV: Windows, generator: np.random.Generator) -> Windows:
+    """Hide cells of the training windows in every way the test does, a sixth of them in each.
+
+    PyPOTS's benchmarks hide cells of all three sets. Without, recurrent systems would learn from
+    whole windows alone, and meet their first gap in the test.
+    """
+    hidden = np.zeros(training_WTV.shape, dtype=bool)
+    ways = [(way, rate) for way in (missingness.uniform, missingness.geometric) for rate in RATES]
+    for number, (way, rate) in enumerate(ways):
+        part = hidden[number :: len(ways)]
+        num_windows, num_steps, num_variates = part.shape
+        hidden[number :: len(ways)] = way((num_windows, num_steps, num_variates), rate, generator)
+    return conceal(training_WTV, hidden)
+
+
+RATES = (0.3, 0.5, 0.7)
+
+
+class _Clock:
+    """Ends a training that has had its time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.end = time.monotonic() + seconds
+        self.rang = False
+
+    def check(self) -> None:
+        if time.monotonic() > self.end:
+            self.rang = True
+            # The one exception after which PyPOTS keeps its best epoch and ends in order.
+            raise KeyboardInterrupt
+
+
+def _timed_adam(package: Any, learning_rate: float, clock: _Clock) -> Any:
+    class TimedAdam(package.optim.Adam):  # type: ignore[misc]
+        """PyPOTS's Adam, asked at every step whether there is time left."""
+
+        def step(self, closure: Any = None) -> None:
+            clock.check()
+            super().step(closure)
+
+    return TimedAdam(lr=learning_rate)
+
+
+@contextlib.contextmanager
+def _global_seed(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed the global states PyPOTS draws from, and give them back as they were."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[list[str]]:
+    """Catch what PyPOTS logs; yields its complaints about a training that stopped."""
+    complaints: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            message = record.getMessage()
+            if record.levelno >= logging.ERROR or "interrupted" in message:
+                complaints.append(message)
+
+    logger = logging.getLogger("PyPOTS running log")
+    handlers, level = logger.handlers[:], logger.level
+    logger.handlers = [Listener()]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield complaints
+    finally:
+        logger.handlers = handlers
+        logger.setLevel(level)

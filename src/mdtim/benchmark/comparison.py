@@ -1,0 +1,112 @@
+"""Tables of all systems side by side: accuracy on the same masks, distributions and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from statistics import fmean
+
+from mdtim.baselines.settings import methods
+from mdtim.benchmark.experiments import COSTS, FOUR_SETS, PATTERNS, RATES
+from mdtim.benchmark.markdown import table
+from mdtim.benchmark.reading import (
+    Key,
+    TextRow,
+    choose,
+    mean_over_seeds,
+    paper_costs,
+    paper_figures,
+)
+
+SYSTEMS = """\
+Lowest first by the mean over the columns; in brackets the paper's figure for the system. \
+Settings and their sources: `src/mdtim/baselines/settings.json`. A system without a bracket is not \
+in the paper's table; one that is not listed has not been run."""
+
+COST = """\
+Seconds to impute are for the whole test set, the mean over the rates. The paper's MDTIM takes ten \
+draws, ours one."""
+
+
+def system_tables(rows: Sequence[TextRow]) -> list[str]:
+    """MAE of every method on each data set, the paper's figure for it in brackets."""
+    chosen = [row for row in rows if row["experiment"] in ("main", "natural") and row["mae"]]
+    if {row["method"] for row in chosen} <= {"mdtim"}:
+        return []
+    lines = [SYSTEMS]
+    for dataset in (*FOUR_SETS, "physionet2012", "nycweather"):
+        found = {
+            method: figures
+            for method in ("mdtim", *methods())
+            if (figures := _figures(chosen, dataset, method, "mae"))
+        }
+        if found:
+            lines += ["", f"### {dataset}", "", *_accuracy(dataset, found)]
+    return lines
+
+
+def _figures(rows: Sequence[TextRow], dataset: str, method: str, column: str) -> dict[Key, float]:
+    return mean_over_seeds(choose(rows, dataset=dataset, method=method), column)
+
+
+def _accuracy(dataset: str, found: dict[str, dict[Key, float]]) -> list[str]:
+    keys: list[Key] = [(dataset, 48, pattern, rate) for pattern, rate in product(PATTERNS, RATES)]
+    paper = {name.lower(): figures for name, figures in paper_figures("mae").items()}
+    body = []
+    for method, figures in sorted(found.items(), key=lambda item: fmean(item[1].values())):
+        printed = paper.get(method, {})
+        texts = [
+            (f"{figures[key]:.4f}" if key in figures else "")
+            + (f" ({printed[key]:g})" if key in printed else "")
+            for key in keys
+        ]
+        body.append([method, *texts])
+    return table(["system", *(f"{pattern} {rate:.0%}" for _, _, pattern, rate in keys)], body)
+
+
+def sample_table(rows: Sequence[TextRow]) -> list[str]:
+    """CRPS and coverage of the systems that have a distribution, in standardized units."""
+    chosen = [row for row in rows if row["experiment"] == "main" and row["crps"]]
+    if {row["method"] for row in chosen} <= {"mdtim"}:
+        return []
+    body = []
+    for dataset, method in product(FOUR_SETS, ("mdtim", *methods())):
+        crps = _figures(chosen, dataset, method, "crps")
+        coverage = _figures(chosen, dataset, method, "coverage90")
+        for key in sorted(crps):
+            name = [dataset, method, key[2], f"{key[3]:.0%}"]
+            body.append([*name, f"{crps[key]:.4f}", f"{coverage[key]:.1%}"])
+    return table(["data", "system", "pattern", "rate", "CRPS", "90 % covers"], body)
+
+
+def cost_table(rows: Sequence[TextRow]) -> list[str]:
+    """The paper's table of cost, our figures above its own."""
+    chosen = [row for row in rows if row["experiment"] == "efficiency" and row["mae"]]
+    if not chosen:
+        return []
+    printed = paper_costs()
+    body = []
+    for method, scale in COSTS:
+        own = choose(chosen, method=method, preset=scale)
+        if not own:
+            continue
+        errors = mean_over_seeds(own, "mae")
+        figures = [errors.get(("energy", 48, "uniform", rate)) for rate in RATES]
+        cells = [f"{value:.4f}" if value is not None else "" for value in figures]
+        means = [_mean(own, name) for name in ("train_seconds", "impute_seconds", "peak_memory_gb")]
+        texts = ["" if value is None else f"{value:.2f}" for value in means]
+        params = f"{int(own[-1]['params']) / 1e6:.2f}"
+        body.append([method, scale, *cells, params, *texts, own[-1]["device"]])
+        theirs = printed.get(("large" if scale == "base" else scale, method))
+        if theirs:
+            cells = [theirs[f"mae{rate:.0f}"] for rate in (30, 50, 70)]
+            costs = [theirs["params_millions"], "", theirs["impute_seconds"], "", ""]
+            body.append([f"*{method}, paper*", scale, *cells, *costs])
+    header = ["system", "scale", "MAE 30 %", "50 %", "70 %", "parameters (M)", "training (s)"]
+    header += ["imputing (s)", "peak memory (GB)", "device"]
+    return [COST, "", *table(header, body)]
+
+
+def _mean(rows: Sequence[TextRow], column: str) -> float | None:
+    values = [float(row[column]) for row in rows if row[column]]
+    return fmean(values) if values else None
