@@ -25,30 +25,35 @@ def say(**message: object) -> None:
     print(json.dumps(message), flush=True)
 
 
-if sys.argv[1:3] == ["real-reader", "read"]:
-    from mdtim.service.worker import main
+def work() -> None:
+    if sys.argv[1:3] == ["real-reader", "read"]:
+        from mdtim.service.worker import main
 
-    main(sys.argv[2:])
-    sys.exit()
-say(say="ready")
-for line in sys.stdin:
-    task = json.loads(line)
-    source = Path(task["source"])
-    word, *rest = source.read_text(errors="replace").split() or ["ok"]
-    if task["kind"] == "fill":
-        say(say="progress", share=0.5, text="half way")
-        if word == "sleep":
-            time.sleep(float(rest[0]))
-        elif word == "die":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif word == "quit":
-            sys.exit(3)
-        elif word == "babble":
-            print("no message of ours", flush=True)
-        for form in task["formats"]:
-            source.with_name(f"result.{form}").write_text("filled")
-        if task["with_pictures"]:
-            source.with_name("report.html").write_text("<p>report</p>")
-            source.with_name("chart.json").write_text("{}")
-    facts = PREVIEW if task["kind"] == "preview" else {"rows": 1}
-    say(say="done", facts=facts, notes=[])
+        main(sys.argv[2:])
+        sys.exit()
+    say(say="ready")
+    for line in sys.stdin:
+        task = json.loads(line)
+        source = Path(task["source"])
+        word, *rest = source.read_text(errors="replace").split() or ["ok"]
+        if task["kind"] == "fill":
+            say(say="progress", share=0.5, text="half way")
+            if word == "sleep":
+                time.sleep(float(rest[0]))
+            elif word == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif word == "quit":
+                sys.exit(3)
+            elif word == "babble":
+                print("no message of ours", flush=True)
+            for form in task["formats"]:
+                source.with_name(f"result.{form}").write_text("filled")
+            if task["with_pictures"]:
+                source.with_name("report.html").write_text("<p>report</p>")
+                source.with_name("chart.json").write_text("{}")
+        facts = PREVIEW if task["kind"] == "preview" else {"rows": 1}
+        say(say="done", facts=facts, notes=[])
+
+
+if __name__ == "__main__":
+    work()

@@ -1,16 +1,29 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from conftest import tiny_config
 from gpu_cases import needs_cuda
-from mdtim.bench import environment, kernels, load, scale, scale_page, speed, table
+from mdtim.bench import (
+    environment,
+    file,
+    file_page,
+    kernels,
+    load,
+    scale,
+    scale_page,
+    speed,
+    table,
+)
 from mdtim.cli import app
 
 
@@ -155,6 +168,40 @@ def test_the_measured_section_of_the_page_is_that_of_the_results(tmp_path: Path)
     page.write_text("nothing")
     with pytest.raises(ValueError, match="no section to render"):
         scale_page.update(page, root / "results" / "scale.csv")
+
+
+def test_the_rendered_sections_of_the_pretrained_networks_are_those_of_the_results(
+    tmp_path: Path,
+) -> None:
+    root = Path(__file__).parents[1]
+    page = tmp_path / "pretrained.md"
+    page.write_text((root / "docs" / "pretrained.md").read_text())
+    file_page.update(page, root / "results" / "file.csv")
+    assert page.read_text() == (root / "docs" / "pretrained.md").read_text()
+
+
+def test_a_file_is_filled_and_scored_beside_interpolation(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = np.arange(400)[:, None]
+    waves = np.sin(steps / [5.0, 7.0]) + 0.01 * np.random.default_rng(0).normal(size=(400, 2))
+    monkeypatch.setattr(file, "load", lambda name: SimpleNamespace(values=waves))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for case in ("random", "blocks"):
+            mine, straight = file.run_file(
+                case, "zero-mini", adapt=False, device="cpu", minutes=1.0
+            )
+            assert (mine.case, mine.steps, straight.method) == (case, 0, "linear")
+            assert mine.mae > 0
+            assert mine.cover90 is not None
+            assert straight.cover90 is None
+    with pytest.raises(ValueError, match="unknown case"):
+        file.run_file("stripes", "zero-mini", adapt=False, device="cpu", minutes=1.0)
+
+
+def test_blocks_reach_their_share_in_every_variate() -> None:
+    hidden = file.hidden_blocks((5_000, 3), np.random.default_rng(0))
+    assert (hidden.mean(0) >= 0.3).all()
+    assert (hidden.mean(0) < 0.33).all()
 
 
 def test_hours_follow_from_cells_and_speed(tmp_path: Path) -> None:

@@ -262,7 +262,7 @@ def one_window(values: list[float], hidden: int) -> HiddenBatch:
     scored[0, hidden] = True
     values_BTV = torch.tensor(values)[None, :, None]
     rows, inside = torch.arange(len(values))[None], torch.ones(1, len(values), dtype=torch.bool)
-    return HiddenBatch(WindowBatch(values_BTV, ~scored, rows, inside), ~scored, scored)
+    return HiddenBatch(WindowBatch(values_BTV, ~scored, rows, inside, rows), ~scored, scored)
 
 
 def test_the_window_crps_is_the_sum_over_the_bins_of_the_window() -> None:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from mdtim.bench.section import write_section
+
 BEGIN = "<!-- measured: rendered from results/scale.csv by python -m mdtim.bench.scale_page -->"
 END = "<!-- end of measured -->"
 HEADER = (
@@ -64,12 +66,7 @@ def _costs(rows: Sequence[dict[str, str]]) -> list[str]:
 
 def update(page: Path, results: Path) -> None:
     """Write the section into a page that has its marks."""
-    text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, mark, after = rest.partition(END)
-    if not mark:
-        raise ValueError(f"{page} has no section to render; it needs the line {BEGIN!r}")
-    page.write_text(f"{before}{BEGIN}\n{render(results)}\n{END}{after}", encoding="utf-8")
+    write_section(page, BEGIN, END, render(results))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""The rendered sections of docs/pretrained.md: the cards of the networks, and filled files.
+
+`python -m mdtim.bench.file_page` writes them anew.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from mdtim.bench.section import write_section
+from mdtim.pretrained import card
+
+CARD = "<!-- card: rendered from the weights by python -m mdtim.bench.file_page -->"
+CARD_END = "<!-- end of card -->"
+MEASURED = "<!-- measured: rendered from results/file.csv by python -m mdtim.bench.file_page -->"
+MEASURED_END = "<!-- end of measured -->"
+NETWORKS = ("zero-mini", "zero-base")
+HEADER = (
+    "| file | method | steps | window | MAE | CRPS | inside 50 / 80 / 90 / 95 % | seconds | "
+    "device | load | commit |"
+)
+
+
+def render_cards() -> str:
+    """The networks side by side."""
+    cards = [card(name) for name in NETWORKS]
+    facts = {
+        "parameters": [f"{one['parameters']:,}" for one in cards],
+        "steps": [f"{one['steps']:,}" for one in cards],
+        "windows seen": [f"{one['windows']:,}" for one in cards],
+        "cells seen": [f"{one['cells'] / 1e9:.2f} · 10⁹" for one in cards],
+        "trained for": [f"{one['seconds']} s on one {one['device']}" for one in cards],
+        "commit": [one["commit"] for one in cards],
+    }
+    for shape in cards[0]["error_relative_to_linear"]:
+        facts[f"error, {shape}"] = [
+            f"{one['error_relative_to_linear'][shape]:.3f}" for one in cards
+        ]
+    lines = [f"| | {' | '.join(NETWORKS)} |", "|---" * (1 + len(NETWORKS)) + "|"]
+    return "\n".join([*lines, *(f"| {name} | {' | '.join(row)} |" for name, row in facts.items())])
+
+
+def render_files(path: Path) -> str:
+    """One line for each measured fill; linear interpolation once for each case."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    lines = [HEADER, "|---" * (HEADER.count("|") - 1) + "|"]
+    seen = set()
+    for row in sorted(rows, key=lambda row: row["case"]):
+        if row["method"] == "linear" and row["case"] in seen:
+            continue
+        if row["method"] == "linear":
+            seen.add(row["case"])
+        inside = [row[f"cover{level}"] for level in (50, 80, 90, 95)]
+        covered = " / ".join(f"{100 * float(one):.1f}" for one in inside if one) or "–"
+        seconds = row["seconds"] if float(row["seconds"]) else "–"
+        lines.append(
+            f"| {row['case']} | {row['method']} | {row['steps']} | {row['window']} | "
+            f"{row['mae']} | {row['crps']} | {covered} | {seconds} | {row['device']} | "
+            f"{row['load']} | {row['commit']} |"
+        )
+    return "\n".join(lines)
+
+
+def update(page: Path, results: Path) -> None:
+    """Write both sections into a page that has their marks."""
+    write_section(page, CARD, CARD_END, render_cards())
+    write_section(page, MEASURED, MEASURED_END, render_files(results))
+
+
+if __name__ == "__main__":
+    update(Path("docs/pretrained.md"), Path("results/file.csv"))
