@@ -110,7 +110,7 @@ def quick_service(folder: Path) -> Iterator[Place]:
         folder=folder / "jobs",
         models=folder / "models",
         imputer=QUICK,
-        limits=Limits(memory_bytes=3 * 2**29, result_bytes=10_000_000),
+        limits=Limits(memory_bytes=4 * 2**30, result_bytes=10_000_000),
     )
     with running(settings) as client:
         yield Place(client, settings)

@@ -73,7 +73,9 @@ class AxisBlock(nn.Module):
             takes PyTorch's operators and their dropout, from the default generator.
         """
         dropout = self.dropout if self.training else 0.0
-        modulation_B6D = self.modulation(F.silu(condition_BC)).unflatten(-1, (6, -1))
+        # The condition may have been filled up with windows beyond those of the states.
+        modulation_B6D = self.modulation(F.silu(condition_BC))[: len(h_BTVD)]
+        modulation_B6D = modulation_B6D.unflatten(-1, (6, -1))
         if self.fits(h_BTVD) and (seed is not None or not dropout):
             return self._forward_fused(h_BTVD, modulation_B6D, seed, dropout)
         modulation = modulation_B6D.to(h_BTVD.dtype).unbind(1)

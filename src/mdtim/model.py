@@ -24,7 +24,7 @@ from mdtim.panel import FloatArray, IntArray, Panel
 from mdtim.runtime import free_memory
 from mdtim.sampling import sample_series
 from mdtim.scaling import Standardizer
-from mdtim.series import WHOLE_BATCH, DeviceSeries
+from mdtim.series import DeviceSeries, whole_batch
 from mdtim.stacking import Stack
 
 
@@ -225,4 +225,5 @@ def inference_batch(series: DeviceSeries, window: int, config: ModelConfig) -> i
     # About what a CPU's caches like; a GPU has enough to do with a million cells.
     budget = min(free_memory(device) // 2, per_cell * 2**20) if gpu else 48 * 2**20
     fitting = min(4096, budget // (per_cell * cells))
-    return max(WHOLE_BATCH, fitting - fitting % WHOLE_BATCH)
+    unit = whole_batch(cells)
+    return max(unit, fitting - fitting % unit)

@@ -30,6 +30,19 @@ class Tokens:
     """Closed-form guesses, if the network starts from them."""
 
 
+def in_eights(x_BX: Tensor) -> Tensor:
+    """Repeat the last window until their number is a multiple of eight, on a CPU.
+
+    Its matrix products give a row the same bits beside any multiple of eight rows, but not beside
+    three or five. Cells come in eights if the window is a multiple of eight steps; what is there
+    once for each window must be filled up, so that the answer hangs on no batch size.
+    """
+    missing = -len(x_BX) % 8
+    if not missing or x_BX.device.type != "cpu":
+        return x_BX
+    return torch.cat([x_BX, x_BX[-1:].expand(missing, *x_BX.shape[1:])])
+
+
 class FactorizedDiT(nn.Module):
     """Tokens in, one distribution over the output bins for every cell out.
 
@@ -135,13 +148,15 @@ class FactorizedDiT(nn.Module):
         masked_BTV1 = (tokens.coordinates_BTV == 0)[..., None]
         h_BTVD = self.embed(tokens.coordinates_BTV, masked_BTV1)
         if self.config.level_conditioning:
-            h_BTVD = h_BTVD + self.level(tokens.level_BV3)[:, None]
+            level_BVD = self.level(in_eights(tokens.level_BV3))[: len(h_BTVD)]
+            h_BTVD = h_BTVD + level_BVD[:, None]
         if tokens.guesses is not None:
             h_BTVD = h_BTVD + self.guess(tokens.guesses.features_BTVF)
-        condition_BC = self.time(tokens.sigma_B)
+        condition_BC = self.time(in_eights(tokens.sigma_B))
         for block, seed in zip(self.layers, self._dropout_seeds(h_BTVD), strict=True):
             h_BTVD = block(h_BTVD, condition_BC, seed)
-        shift, scale = self.head_modulation(F.silu(condition_BC)).to(h_BTVD.dtype).chunk(2, dim=-1)
+        modulation = self.head_modulation(F.silu(condition_BC))[: len(h_BTVD)]
+        shift, scale = modulation.to(h_BTVD.dtype).chunk(2, dim=-1)
         h_BTVD = modulate(F.layer_norm(h_BTVD, h_BTVD.shape[-1:]), shift, scale)
         output: Tensor = self.head(h_BTVD).float()
         if tokens.guesses is None:

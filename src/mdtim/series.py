@@ -5,6 +5,7 @@ N rows, B windows, T steps, V variates.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -15,9 +16,15 @@ from torch import Tensor
 
 from mdtim.windows import WindowIndex
 
-WHOLE_BATCH = 8
-"""Windows. A CPU's matrix products give a row the same bits beside any multiple of eight rows, but
-not beside three or five: with such batches the answer hangs on no batch size, to the last bit."""
+
+def whole_batch(cells: int) -> int:
+    """Windows of so many cells each whose cells come in eights.
+
+    A CPU's matrix products give a row the same bits beside any multiple of eight rows, but not
+    beside three or five: with multiples of such batches the answer hangs on no batch size, to the
+    last bit. A window of a multiple of eight steps is a batch of its own.
+    """
+    return 8 // math.gcd(8, cells)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,14 +86,15 @@ class DeviceSeries:
 
         Parameters
         ----------
-        whole : fill every batch up to a multiple of `WHOLE_BATCH` windows, with repetitions of its
-            last one; its `count` says how many are the index's
+        whole : fill every batch up to a multiple of :func:`whole_batch` windows, with repetitions
+            of its last one; its `count` says how many are the index's
         """
         device = self.values_NV.device
         windows = DeviceWindows.put(index, device)
+        unit = whole_batch(index.length * self.values_NV.shape[1]) if whole else 1
         for begin in range(0, len(windows), batch_size):
             count = min(batch_size, len(windows) - begin)
-            size = WHOLE_BATCH * -(-count // WHOLE_BATCH) if whole else count
+            size = unit * -(-count // unit)
             chosen = begin + torch.arange(size, device=device).clamp_max(count - 1)
             batch = self.gather(windows.starts[chosen], windows.ends[chosen], windows.length)
             yield replace(batch, repeated=size - count)
