@@ -363,3 +363,20 @@ def test_the_tables_show_systems_beside_the_papers_figures(tmp_path: Path) -> No
     main = text[: text.index("## All systems")]
     assert "0.1200" in main
     assert "0.1500" not in main  # the table of mdtim stays mdtim's
+
+
+def test_zero_shot_figures_stand_beside_interpolation_and_a_trained_model(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    zero = {"experiment": "zeroshot", "preset": "zero-mini+max_steps=0", "crps": 0.1}
+    rows = [
+        result_row(**zero, mae=0.15),
+        result_row(method="linear", preset="default", mae=0.225, coverage90=""),
+    ]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    text = render(path)
+    assert "### zero-mini\n" in text
+    assert "| 0.1500 | 0.2250 | 0.667 | 0.1400 | 1.071 |" in text
+    assert "Geometric means: 0.667 of linear interpolation, 1.071 of SAITS." in text

@@ -8,7 +8,12 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
-from mdtim.benchmark.comparison import cost_table, sample_table, system_tables
+from mdtim.benchmark.comparison import (
+    cost_table,
+    sample_table,
+    system_tables,
+    zero_shot_tables,
+)
 from mdtim.benchmark.experiments import ABLATIONS, HORIZONS, PATTERNS, RATES
 from mdtim.benchmark.markdown import table
 from mdtim.benchmark.reading import (
@@ -184,6 +189,7 @@ def _failures(rows: Sequence[TextRow]) -> list[str]:
 
 
 SECTIONS: dict[str, Callable[[Sequence[TextRow]], list[str]]] = {
+    "Zero-shot: the pretrained networks, MAE at 48 steps": zero_shot_tables,
     "Probabilistic: CRPS in window units, as in the paper, and 90 % coverage": (_probabilistic),
     "Ablation: ETTh, MAE at 48 steps": _ablation,
     "Downstream: MAE of forecasts from filled windows, Energy": _downstream,
