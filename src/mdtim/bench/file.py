@@ -6,6 +6,7 @@ missing, and nothing else.
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 
@@ -78,8 +79,11 @@ def read_case(case: str, imputer: MDTIMImputer) -> tuple[Panel, BoolArray]:
 
 def run_file(case: str, preset: str, *, adapt: bool, device: str, minutes: float) -> list[FileRow]:
     """Fill a case and score it beside linear interpolation."""
-    import os
-
+    rest: dict[str, object] = {
+        "device": device_name(resolve_device(device)),
+        "versions": versions(),
+        "commit": commit(),  # now: a long run may see the tree change under it
+    }
     imputer = MDTIMImputer(
         preset=preset, adapt=adapt, device=device, max_minutes=minutes, progress=False
     )
@@ -93,13 +97,7 @@ def run_file(case: str, preset: str, *, adapt: bool, device: str, minutes: float
     steps = imputer.report_.steps
     name = f"mdtim {preset}" + (", adapted" if adapt else "")
     covered = {point.level: point.covered for point in scores.calibration}
-    rest = {
-        "window": imputer.window_,
-        "load": round(os.getloadavg()[0], 1),
-        "device": device_name(resolve_device(device)),
-        "versions": versions(),
-        "commit": commit(),
-    }
+    rest |= {"window": imputer.window_, "load": round(os.getloadavg()[0], 1)}
     mine = {f"cover{round(100 * level)}": covered.get(level) for level in LEVELS}
     none = dict.fromkeys(mine)
     return [
