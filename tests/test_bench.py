@@ -174,9 +174,11 @@ def test_the_rendered_sections_of_the_pretrained_networks_are_those_of_the_resul
     tmp_path: Path,
 ) -> None:
     root = Path(__file__).parents[1]
-    page = tmp_path / "pretrained.md"
+    readme, page = tmp_path / "README.md", tmp_path / "pretrained.md"
+    readme.write_text((root / "README.md").read_text())
     page.write_text((root / "docs" / "pretrained.md").read_text())
-    file_page.update(page, root / "results" / "file.csv")
+    file_page.update(readme, page, root / "results" / "file.csv")
+    assert readme.read_text() == (root / "README.md").read_text()
     assert page.read_text() == (root / "docs" / "pretrained.md").read_text()
 
 

@@ -1,4 +1,4 @@
-"""The rendered sections of docs/pretrained.md: the cards of the networks, and filled files.
+"""The rendered sections of README.md and docs/pretrained.md: cards of networks, and filled files.
 
 `python -m mdtim.bench.file_page` writes them anew.
 """
@@ -63,11 +63,35 @@ def render_files(path: Path) -> str:
     return "\n".join(lines)
 
 
-def update(page: Path, results: Path) -> None:
-    """Write both sections into a page that has their marks."""
+FILES = {
+    "random": "ETTh1, 30 % of its cells hidden at random",
+    "blocks": "ETTh1, 30 % hidden in blocks of 24 to 96 hours",
+    "weather": "New York's weather, 10 % hidden in runs like its own gaps",
+}
+
+
+def render_short(path: Path) -> str:
+    """The latest figures of `zero-mini` in a few words."""
+    with path.open(newline="", encoding="utf-8") as file:
+        latest = {(row["case"], row["method"]): row for row in csv.DictReader(file)}
+    header = "| file | pretrained, not trained on it | adapted to it | linear interpolation |"
+    lines = [header, "|---|---|---|---|"]
+    for case, words in FILES.items():
+        figures = [words]
+        for method in ("mdtim zero-mini", "mdtim zero-mini, adapted", "linear"):
+            row = latest.get((case, method))
+            took = f" in {float(row['seconds']):.0f} s" if row and float(row["seconds"]) else ""
+            figures.append(f"{float(row['mae']):.3f}{took}" if row else "–")
+        lines.append(f"| {' | '.join(figures)} |")
+    return "\n".join(lines)
+
+
+def update(readme: Path, page: Path, results: Path) -> None:
+    """Write the sections into pages that have their marks."""
+    write_section(readme, MEASURED, MEASURED_END, render_short(results))
     write_section(page, CARD, CARD_END, render_cards())
     write_section(page, MEASURED, MEASURED_END, render_files(results))
 
 
 if __name__ == "__main__":
-    update(Path("docs/pretrained.md"), Path("results/file.csv"))
+    update(Path("README.md"), Path("docs/pretrained.md"), Path("results/file.csv"))
