@@ -136,3 +136,13 @@ def test_a_network_comes_back_from_its_folder_without_the_relations_of_a_table(
     assert (loaded.level_VV == 0).all()
     assert loaded.level_VV.shape == (5, 5)
     assert torch.allclose(loaded.head.weight, network.head.weight, atol=1e-3)
+
+
+def test_one_absurd_reading_does_not_spoil_its_window() -> None:
+    table = holey(300, 3)
+    spoiled = table.copy()
+    spoiled[150, 1] = 5_000.0
+    missing = np.isnan(table)
+    away = missing & (np.abs(np.arange(300) - 150) > 3)[:, None]
+    calm, shaken = fill(table, stack=False), fill(spoiled, stack=False)
+    assert np.abs(calm - shaken)[away].mean() < 0.15 * np.nanstd(table)

@@ -18,6 +18,8 @@ from mdtim.network import FactorizedDiT, Tokens
 from mdtim.tokenizer import Tokenizer, WindowScale, window_scale
 
 EPSILON = 1e-3
+ABSURD = 12.0
+"""Standardized values are read as no further out than this."""
 
 
 def total_noise(time: Tensor) -> Tensor:
@@ -68,6 +70,8 @@ def tokenize(
     noise_BTV : for drawn tokens (see :meth:`Tokenizer.encode`)
     scale : a scale to keep (that of the anchors, in the reverse process) instead of a new one
     """
+    # One absurd reading must not blow up the scale, the lines and the relations of its window.
+    values_BTV = values_BTV.clamp(-ABSURD, ABSURD)
     if scale is None:
         scale = window_scale(values_BTV, visible_BTV, tokenizer.config.min_range)
     x_BTV = torch.where(visible_BTV, scale.normalize(values_BTV), 0.0)
