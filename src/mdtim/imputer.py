@@ -330,8 +330,8 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         if report.validation_mae is not None and not report.better_than_linear:
             warnings.warn(
                 f"on held-out cells the model's error ({report.validation_mae:.3g}) is not below "
-                f"that of linear interpolation ({report.linear_mae:.3g}); train longer, give more "
-                "data, or interpolate",
+                f"that of linear interpolation ({report.linear_mae:.3g}); train on this table "
+                "(adapt=True) or longer, give more data, or interpolate",
                 ImputationWarning,
                 stacklevel=3,
             )

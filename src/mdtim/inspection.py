@@ -37,7 +37,7 @@ def describe_table(panel: Panel) -> dict[str, Any]:
         "step_seconds": panel.step_seconds,
         "missing": int((~observed).sum()),
         "share": round(float((~observed).mean()), 4),
-        "window": choose_window(panel),
+        "window": choose_window(panel, long=True),  # as the pretrained network takes it
         "columns": columns,
     }
 

@@ -26,8 +26,9 @@ def show_fit(wanted: bool | str | Listener, report: FitReport) -> None:
     """Say how the fit went, in one line on stderr, where a progress bar was shown."""
     if not _is_shown(wanted) or report.validation_mae is None:
         return
+    trained = f"fitted {report.steps} steps in {report.seconds:.0f} s ({report.reason})"
     print(
-        f"fitted {report.steps} steps in {report.seconds:.0f} s ({report.reason}): held-out MAE "
+        f"{trained if report.steps else report.reason}: held-out MAE "
         f"{report.validation_mae:.4f} of a std, linear interpolation {report.linear_mae:.4f}",
         file=sys.stderr,
     )
