@@ -109,6 +109,11 @@ def test_a_commit_is_named_where_there_is_one() -> None:
     assert isinstance(environment.commit(), str)
 
 
+def test_a_tree_that_travels_says_its_commit_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MDTIM_COMMIT", "abc")
+    assert environment.commit() == "abc"
+
+
 @pytest.mark.filterwarnings("ignore::mdtim.model.ImputationWarning")
 def test_load_counts_what_clients_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With workers that only pretend, in a server of this process."""

@@ -47,7 +47,10 @@ def test_training_leaves_the_global_random_state_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize("changes", [{}, {"interpolated": False, "mixed_masks": False}])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"interpolated": False, "mixed_masks": False}, {"optimizer": "muon", "weight_decay": 0.1}],
+)
 def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     tmp_path: Path, changes: dict[str, object]
 ) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 Prior = Literal["none", "line", "relations"]
+OptimizerName = Literal["adamw", "muon"]
 
 
 def _require(condition: bool, message: str) -> None:
@@ -119,6 +120,8 @@ class TrainingConfig:
     batch_size: int = 256
     max_steps: int = 10_000
     """0 leaves the weights as they are: for a network that comes trained."""
+    optimizer: OptimizerName = "adamw"
+    """`muon` moves the matrices of the blocks by orthogonalized momentum, the rest by AdamW."""
     learning_rate: float = 3e-4
     weight_decay: float = 0.0
     warmup_steps: int = 2_500
@@ -132,6 +135,10 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         _require(self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}")
+        _require(
+            self.optimizer in get_args(OptimizerName),
+            f"optimizer must be adamw or muon: {self.optimizer}",
+        )
         _require(self.max_steps >= 0, f"max_steps must not be negative, got {self.max_steps}")
         _require(self.validate_every >= 1, f"validate_every must be >= 1: {self.validate_every}")
         _require(0 <= self.ema_decay < 1, f"ema_decay must be in [0, 1), got {self.ema_decay}")

@@ -5,6 +5,7 @@ B windows, T steps, V variates, K input bins, D width, E embedding width, C cond
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -142,6 +143,14 @@ class FactorizedDiT(nn.Module):
         """Remember the relations of a table."""
         self.level_VV.copy_(relations.level_VV)
         self.change_VV.copy_(relations.change_VV)
+
+    def block_matrices(self) -> Iterator[tuple[Tensor, int]]:
+        """The weights of the blocks that are matrices, and how many lie in the rows of each."""
+        for block in self.layers:
+            assert isinstance(block, AxisBlock)
+            yield block.qkv.weight, 3
+            for layer in (block.out, block.up, block.down):
+                yield layer.weight, 1
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Return logits (B, T, V, K_out), or values (B, T, V, 1) in the continuous ablation."""

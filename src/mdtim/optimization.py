@@ -1,4 +1,4 @@
-"""How weights move: AdamW behind a clipped gradient, and a moving average that is kept.
+"""How weights move: AdamW or Muon behind a clipped gradient, and a moving average that is kept.
 
 On a GPU the learning rate and the pace of the average are tensors, so that a captured step reads
 what they are when it is replayed.
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mdtim.config import TrainingConfig
+from mdtim.muon import Muon
 from mdtim.network import FactorizedDiT
 
 
@@ -49,7 +50,10 @@ class MovingAverage:
 
 
 class Optimizer:
-    """AdamW with a clipped gradient and a learning rate that is set before every step."""
+    """AdamW with a clipped gradient and a learning rate that is set before every step.
+
+    With `optimizer="muon"` the matrices of the blocks follow :class:`mdtim.muon.Muon` instead.
+    """
 
     def __init__(self, network: FactorizedDiT, config: TrainingConfig) -> None:
         self.parameters = list(network.parameters())
@@ -58,8 +62,10 @@ class Optimizer:
         rate: float | Tensor = config.learning_rate
         if on_gpu:
             rate = torch.tensor(rate, device=self.parameters[0].device)
+        matrices = list(network.block_matrices()) if config.optimizer == "muon" else []
+        self.muon = Muon(matrices, config.weight_decay)
         self.adamw = torch.optim.AdamW(
-            self.parameters,
+            [weight for weight in self.parameters if weight not in self.muon.momentum],
             lr=rate,
             weight_decay=config.weight_decay,
             fused=True,
@@ -70,15 +76,16 @@ class Optimizer:
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the next step."""
         self.rate = rate
-        for group in self.adamw.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
+        (group,) = self.adamw.param_groups
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
     def differentiate(self, loss: Tensor) -> None:
         """Find the gradient of a loss."""
-        self.adamw.zero_grad(set_to_none=True)
+        for parameter in self.parameters:
+            parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
 
     def gradients(self) -> list[Tensor]:
@@ -89,6 +96,25 @@ class Optimizer:
         """Follow the gradient, as far as the clip and the rate allow."""
         torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm, foreach=True)
         self.adamw.step()
+        self.muon.step(self.adamw.param_groups[0]["lr"])
+
+    def memory(self, parameter: Tensor) -> dict[str, Tensor]:
+        """What is kept of a parameter's past gradients, to be saved."""
+        if parameter in self.muon.momentum:
+            return {"momentum": self.muon.momentum[parameter]}
+        return dict(self.adamw.state.get(parameter, {}))
+
+    def remember(self, parameter: Tensor, memory: dict[str, Tensor]) -> None:
+        """Take up what :meth:`memory` returned; nothing is kept before the first step."""
+        if parameter in self.muon.momentum:
+            self.muon.momentum[parameter].copy_(memory["momentum"])
+        elif memory:
+            on_gpu = parameter.is_cuda
+            self.adamw.state[parameter] = {
+                # A CPU's step count stays where its weights are; a GPU's must be captured.
+                key: value.to(parameter.device if on_gpu or key != "step" else "cpu")
+                for key, value in memory.items()
+            }
 
 
 _WARM_UP = 3

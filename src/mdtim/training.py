@@ -283,8 +283,8 @@ class Trainer:
             names, self.average.live, self.average.average, self.best, strict=True
         ):
             tensors |= {f"live.{name}": live, f"average.{name}": average, f"best.{name}": best}
-            state = self.optimizer.adamw.state.get(live, {})
-            tensors |= {f"optimizer.{key}.{name}": value for key, value in state.items()}
+            memory = self.optimizer.memory(live)
+            tensors |= {f"optimizer.{key}.{name}": value for key, value in memory.items()}
         save_folder(folder, {"kind": "run", "run": self._document()}, tensors)
 
     def _document(self) -> dict[str, Any]:
@@ -313,16 +313,12 @@ class Trainer:
                 live.copy_(tensors[f"live.{name}"])
                 self.average.average[index].copy_(tensors[f"average.{name}"])
                 self.best[index].copy_(tensors[f"best.{name}"])
-                prefix = "optimizer."
-                state = {
-                    key: tensors[f"{prefix}{key}.{name}"].to(
-                        "cpu" if key == "step" and self.device.type == "cpu" else self.device
-                    )
-                    for key in ("step", "exp_avg", "exp_avg_sq")
-                    if f"{prefix}{key}.{name}" in tensors
+                memory = {
+                    key: tensors[f"optimizer.{key}.{name}"]
+                    for key in ("step", "exp_avg", "exp_avg_sq", "momentum")
+                    if f"optimizer.{key}.{name}" in tensors
                 }
-                if state:
-                    self.optimizer.adamw.state[live] = state
+                self.optimizer.remember(live, memory)
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from importlib import metadata
@@ -39,18 +40,18 @@ def _version(package: str) -> str:
 def commit() -> str:
     """Commit of the source tree, with a mark if it was changed since; empty outside a tree.
 
-    Where the tree travels without its history, the file `COMMIT` in its root stands in for it.
+    Where the tree travels without its history, or with an older one, `MDTIM_COMMIT` says it.
     """
-    root = Path(__file__).parents[3]
+    if said := os.environ.get("MDTIM_COMMIT"):
+        return said
     try:
         found = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=root,
+            cwd=Path(__file__).parents[3],
             capture_output=True,
             text=True,
             check=True,
         )
-        return found.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        note = root / "COMMIT"
-        return note.read_text().strip() if note.is_file() else ""
+        return ""
+    return found.stdout.strip()
