@@ -31,7 +31,7 @@ def test_paper_presets_follow_the_paper() -> None:
 
 
 def test_our_presets_have_the_papers_sizes_and_every_improvement() -> None:
-    for ours, theirs in (("small", "paper-small"), ("base", "paper-large")):
+    for ours, theirs in (("small", "paper-small"), ("large", "paper-large")):
         one, other = preset(ours), preset(theirs)
         assert one.network.width == other.network.width
         assert one.network.num_layers == other.network.num_layers
@@ -57,9 +57,9 @@ def test_a_config_with_unknown_or_missing_fields_is_refused() -> None:
 
 
 def test_each_option_can_be_changed_alone_and_an_unknown_one_is_named() -> None:
-    assert not preset("base").change(cosine=False).training.cosine
+    assert not preset("large").change(cosine=False).training.cosine
     with pytest.raises(ValueError, match="no option 'colour'"):
-        preset("base").change(colour="red")
+        preset("large").change(colour="red")
 
 
 def test_impossible_settings_are_refused_with_the_value() -> None:

@@ -19,7 +19,12 @@ from mdtim.fitting import Corrections, FitReport, fit_network
 from mdtim.imputation import Imputation
 from mdtim.model import FittedModel, ImputationWarning
 from mdtim.panel import Panel
-from mdtim.pretrained import is_pretrained, load_pretrained, pretrained_config
+from mdtim.pretrained import (
+    fills_at_once,
+    is_pretrained,
+    load_pretrained,
+    pretrained_config,
+)
 from mdtim.progress import Listener, show_fit, training_progress
 from mdtim.runtime import resolve_device
 from mdtim.scaling import Standardizer
@@ -191,9 +196,9 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         standardizer = Standardizer.fit(panel.values)
         self._warn_unseen(panel, standardizer.seen)
         modelled = np.flatnonzero(standardizer.varies)
-        name = self._resolve_preset(device)
+        name = self._resolve_preset(device, adapt)
         # A number of steps is a wish to train.
-        steps_wanted = is_pretrained(name) and bool(self.max_steps)
+        steps_wanted = bool(self.max_steps)
         if adapt and not is_pretrained(name):
             raise ValueError(
                 f"adapting starts from a pretrained network, but the preset is {name!r}; "
@@ -205,7 +210,8 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         )
         pretrained = None
         if is_pretrained(name) and len(modelled):
-            pretrained = load_pretrained(str(name), len(modelled), device)
+            dropout = config.network.dropout
+            pretrained = load_pretrained(str(name), len(modelled), device, dropout)
         network, corrections, report = None, Corrections(), FitReport.nothing_to_learn()
         if len(modelled):
             with training_progress(self.progress) as on_step:
@@ -286,10 +292,12 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             raise ValueError(f'window must be "auto" or a positive whole number: {self.window!r}')
         return int(self.window)
 
-    def _resolve_preset(self, device: torch.device) -> str | ModelConfig:
-        if self.preset == "auto":
-            return "zero-base" if device.type == "cuda" else "zero-mini"
-        return self.preset
+    def _resolve_preset(self, device: torch.device, adapt: bool) -> str | ModelConfig:
+        if self.preset != "auto":
+            return self.preset
+        if device.type == "cuda":
+            return "base" if adapt else "zero-base"
+        return "zero-mini"
 
     def _resolve_config(
         self,
@@ -308,7 +316,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             for key in ("max_steps", "batch_size", "num_draws")
             if (value := getattr(self, key)) is not None
         }
-        if is_pretrained(name) and not adapt:
+        if fills_at_once(name) and not adapt:
             changes["max_steps"] = 0
         if "batch_size" not in changes and device.type == "cpu":
             # Many small steps learn faster than few large ones; about 6,000 cells a step.

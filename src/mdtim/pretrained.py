@@ -21,9 +21,18 @@ KIND = "pretrained"
 _OF_THE_TABLE = {"level_VV", "change_VV"}
 
 
+# Preset → the weights it starts from.
+_WEIGHTS = {"zero-mini": "zero-mini", "zero-base": "zero-base", "base": "zero-base"}
+
+
 def is_pretrained(name: object) -> bool:
     """Whether a preset of this name starts from weights of the package."""
-    return isinstance(name, str) and name.startswith("zero-")
+    return name in _WEIGHTS
+
+
+def fills_at_once(name: object) -> bool:
+    """Whether a preset of this name can fill without a step of training."""
+    return name in _WEIGHTS.values()
 
 
 def card(name: str) -> dict[str, Any]:
@@ -32,21 +41,28 @@ def card(name: str) -> dict[str, Any]:
 
 
 def pretrained_config(name: str) -> ModelConfig:
-    """How a network of the package is built, with the preset's steps to adapt it."""
-    document = read_document(FOLDER / name)
-    return replace(ModelConfig.from_dict(document["model"]), training=preset(name).training)
+    """How a network of the package is built, with the preset's way to train it further."""
+    config, wanted = _built(read_document(FOLDER / _WEIGHTS[name])), preset(name)
+    return replace(config, training=wanted.training).change(dropout=wanted.network.dropout)
 
 
-def load_pretrained(name: str, num_variates: int, device: torch.device) -> FactorizedDiT:
+def _built(document: dict[str, Any]) -> ModelConfig:
+    return ModelConfig.from_dict(document["model"])
+
+
+def load_pretrained(
+    name: str, num_variates: int, device: torch.device, dropout: float = 0.0
+) -> FactorizedDiT:
     """A network of the package, for a table of `num_variates` columns.
 
     Parameters
     ----------
-    name : "zero-mini" or "zero-base"
+    name : of a preset that starts from such a network
+    dropout : for training it further
     """
-    folder = FOLDER / name
+    folder = FOLDER / _WEIGHTS[name]
     document, tensors = load_folder(folder)
-    config = ModelConfig.from_dict(document["model"])
+    config = _built(document).change(dropout=dropout)
     network = FactorizedDiT(config.network, config.tokenizer, num_variates)
     state = network.state_dict()
     wanted = {key: value for key, value in state.items() if key not in _OF_THE_TABLE}

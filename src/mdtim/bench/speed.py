@@ -296,8 +296,8 @@ def run_speed(
         return rows
     for variant in variants:
         for case, variates in TRAINING_CASES:
-            add(measure_training(case, "base", 48, variates, 256, variant, device, rate))
-    for size, draws in (("base", 1), ("base", 10), ("small", 10)):
+            add(measure_training(case, "large", 48, variates, 256, variant, device, rate))
+    for size, draws in (("large", 1), ("large", 10), ("small", 10)):
         name = f"Energy test set, M = {draws}"
         for variant in variants if draws == 1 else variants[:1]:
             add(

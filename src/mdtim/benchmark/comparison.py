@@ -97,7 +97,7 @@ def cost_table(rows: Sequence[TextRow]) -> list[str]:
         texts = ["" if value is None else f"{value:.2f}" for value in means]
         params = f"{int(own[-1]['params']) / 1e6:.2f}"
         body.append([method, scale, *cells, params, *texts, own[-1]["device"]])
-        theirs = printed.get(("large" if scale == "base" else scale, method))
+        theirs = printed.get((scale, method))
         if theirs:
             cells = [theirs[f"mae{rate:.0f}"] for rate in (30, 50, 70)]
             costs = [theirs["params_millions"], "", theirs["impute_seconds"], "", ""]

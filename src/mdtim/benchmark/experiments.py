@@ -84,23 +84,28 @@ def _grid(
 
 
 ABLATIONS: dict[str, tuple[str, str]] = {
-    "everything": ("mdtim", "base"),
-    "one drawn token, ten draws": ("mdtim", "base+interpolated=False+num_draws=10"),
-    "no level conditioning": ("mdtim", "base+level_conditioning=False"),
-    "no smallest range": ("mdtim", "base+min_range=0.001"),
-    "time not matched": ("mdtim", "base+matched_time=False"),
-    "uniform masks only": ("mdtim", "base+mixed_masks=False"),
-    "constant learning rate": ("mdtim", "base+cosine=False"),
-    "no relations": ("mdtim", "base+prior=line"),
-    "no prior": ("mdtim", "base+prior=none"),
-    "λ = 0": ("mdtim", "base+spectral_weight=0.0"),
-    "one-hot labels": ("mdtim", "base+label_width=0"),
-    "argmax": ("mdtim-argmax", "base"),
-    "argmax, one-hot labels": ("mdtim-argmax", "base+label_width=0"),
-    "K = 20": ("mdtim", "base+num_bins=20"),
-    "K = 60": ("mdtim", "base+num_bins=60"),
-    "K = 100": ("mdtim", "base+num_bins=100"),
-    "continuous": ("mdtim", "base+continuous=True+prior=none"),
+    "everything": ("mdtim", "large"),
+    "AdamW, batches of 256": (
+        "mdtim",
+        "large+optimizer=adamw+batch_size=256+learning_rate=0.0006",
+    ),
+    "from the pretrained weights": ("mdtim", "base"),
+    "one drawn token, ten draws": ("mdtim", "large+interpolated=False+num_draws=10"),
+    "no level conditioning": ("mdtim", "large+level_conditioning=False"),
+    "no smallest range": ("mdtim", "large+min_range=0.001"),
+    "time not matched": ("mdtim", "large+matched_time=False"),
+    "uniform masks only": ("mdtim", "large+mixed_masks=False"),
+    "constant learning rate": ("mdtim", "large+cosine=False"),
+    "no relations": ("mdtim", "large+prior=line"),
+    "no prior": ("mdtim", "large+prior=none"),
+    "λ = 0": ("mdtim", "large+spectral_weight=0.0"),
+    "one-hot labels": ("mdtim", "large+label_width=0"),
+    "argmax": ("mdtim-argmax", "large"),
+    "argmax, one-hot labels": ("mdtim-argmax", "large+label_width=0"),
+    "K = 20": ("mdtim", "large+num_bins=20"),
+    "K = 60": ("mdtim", "large+num_bins=60"),
+    "K = 100": ("mdtim", "large+num_bins=100"),
+    "continuous": ("mdtim", "large+continuous=True+prior=none"),
 }
 """What is taken away or changed, alone: method and configuration of each variant."""
 
@@ -114,7 +119,7 @@ def _ablation() -> list[Cell]:
 
 
 COSTS = (
-    *(("mdtim", scale) for scale in ("small", "base")),
+    *(("mdtim", scale) for scale in ("small", "large")),
     *((method, scale) for method in ("brits", "saits", "csdi") for scale in ("small", "large")),
     ("linear", "default"),
 )
@@ -202,11 +207,11 @@ def with_methods(cells: list[Cell], methods: list[str], settings: str = "default
 
 
 def config_of(name: str, dataset: str) -> ModelConfig:
-    """Configuration of a cell: a preset and its changes, such as `base+cosine=False`.
+    """Configuration of a cell: a preset and its changes, such as `large+cosine=False`.
 
     Examples
     --------
-    >>> config_of("base+num_bins=100", "etth").tokenizer.num_bins
+    >>> config_of("large+num_bins=100", "etth").tokenizer.num_bins
     100
     """
     base, *changes = name.split("+")

@@ -43,6 +43,7 @@ class TrainedModel:
         # Not the method: one model serves all ways to use it.
         key = (cell.dataset, cell.window, cell.preset, cell.train_seed)
         self.folder = runs / "-".join(map(str, (*key, short_hash(self.config.to_dict()))))
+        self.preset, _, _ = cell.preset.partition("+")
         self.network = self._first_network()
         self.calibration: Calibration | None = None
         self.train_seconds = 0.0
@@ -50,9 +51,9 @@ class TrainedModel:
 
     def _first_network(self) -> FactorizedDiT:
         num_variates = self.dataset.values.shape[1]
-        name, _, _ = self.cell.preset.partition("+")
-        if is_pretrained(name):
-            return load_pretrained(name, num_variates, self.device)
+        if is_pretrained(self.preset):
+            dropout = self.config.network.dropout
+            return load_pretrained(self.preset, num_variates, self.device, dropout)
         torch.manual_seed(self.cell.train_seed)
         return FactorizedDiT(self.config.network, self.config.tokenizer, num_variates).to(
             self.device
@@ -89,7 +90,7 @@ class TrainedModel:
             on_step=stop_in_time,
             checkpoint=checkpoint,
             checkpoint_every=CHECKPOINT_EVERY,
-            validate_first=is_pretrained(self.cell.preset),
+            validate_first=is_pretrained(self.preset),
         )
         for record in trainer.progress.history:
             log(
