@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from mdtim.benchmark import summary
 from mdtim.benchmark.experiments import Cell, cells_of
 from mdtim.benchmark.reading import mean_over_seeds, paper_figures, paper_forecasts, read_rows
 from mdtim.benchmark.rows import Row, append
@@ -108,3 +110,28 @@ def test_a_failed_cell_is_named_and_not_averaged(tmp_path: Path) -> None:
 def test_the_tables_in_the_documents_are_those_of_the_results() -> None:
     root = Path(__file__).parents[1]
     assert (root / "docs" / "results.md").read_text() == render(root / "results" / "paper.csv")
+
+
+def test_the_averages_in_the_readme_are_those_of_the_results(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    page = tmp_path / "README.md"
+    page.write_text((root / "README.md").read_text())
+    summary.update(page, root / "results" / "paper.csv")
+    assert page.read_text() == (root / "README.md").read_text()
+
+
+def test_made_up_data_is_averaged_apart(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    write(path, cells_of("main", "sine"), 0.0001)
+    write(path, cells_of("main", "etth"), 0.1)
+    text = render(path)
+    means = {
+        what: float(mean) for what, mean in re.findall(r"- ([\w-]+) data: .*paper (\S+);", text)
+    }
+    assert means["measured"] > 0.5
+    assert means["made-up"] < 0.1
+
+
+def test_an_average_over_nothing_is_a_dash() -> None:
+    lines = summary.summary_table([])
+    assert lines[-1] == "| the three measured sets | – | – | – | – |"

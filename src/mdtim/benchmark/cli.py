@@ -73,13 +73,20 @@ def list_experiments() -> None:
 def tables(
     results: Results = Path("results/paper.csv"),
     output: Annotated[Path, typer.Option(help="Markdown file to write.")] = Path("docs/results.md"),
+    summary: Annotated[
+        Path | None, typer.Option(help="Page whose section of averages is rendered anew.")
+    ] = None,
 ) -> None:
     """Render the results file as tables, beside the paper's figures."""
+    from mdtim.benchmark.summary import update
     from mdtim.benchmark.tables import render
     from mdtim.files import atomic_path
 
-    with user_messages(), atomic_path(output) as path:
-        path.write_text(render(results), encoding="utf-8")
+    with user_messages():
+        with atomic_path(output) as path:
+            path.write_text(render(results), encoding="utf-8")
+        if summary is not None:
+            update(summary, results)
 
 
 @app.command()

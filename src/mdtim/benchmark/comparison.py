@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from statistics import fmean, geometric_mean
+from statistics import fmean
 
 from mdtim.baselines.settings import methods
 from mdtim.benchmark.experiments import COSTS, FOUR_SETS, PATTERNS, RATES
@@ -17,6 +17,7 @@ from mdtim.benchmark.reading import (
     paper_costs,
     paper_figures,
 )
+from mdtim.benchmark.summary import MADE_UP, mean_ratio, ratios
 
 SYSTEMS = """\
 Lowest first by the mean over the columns; in brackets the paper's figure for the system. \
@@ -123,23 +124,21 @@ def zero_shot_tables(rows: Sequence[TextRow]) -> list[str]:
         ours, crps = mean_over_seeds(own, "mae"), mean_over_seeds(own, "crps")
         coverage = mean_over_seeds(own, "coverage90")
         body = []
-        ratios: dict[str, list[float]] = {"linear interpolation": [], "SAITS": []}
         for key in sorted(ours):
             figures = []
-            others = (linear, saits)
-            for seen, other in zip(ratios.values(), others, strict=True):
+            for other in (linear, saits):
                 figures += [f"{other[key]:.4f}", f"{ours[key] / other[key]:.3f}"]
-                seen.append(ours[key] / other[key])
             name = [key[0], key[2], f"{key[3]:.0%}", f"{ours[key]:.4f}"]
             body.append([*name, *figures, f"{crps[key]:.4f}", f"{coverage[key]:.1%}"])
         header = ["data", "pattern", "rate", "ours", "linear", "ratio", "SAITS, trained", "ratio"]
-        means = [f"{geometric_mean(seen):.3f} of {name}" for name, seen in ratios.items()]
+        real = {key[0] for key in ours} - {MADE_UP}
+        means = [mean_ratio(ratios(ours, other, real)) for other in (linear, saits)]
         lines += [
             f"### {preset.partition('+')[0]}",
             "",
             *table([*header, "CRPS", "90 % covers"], body),
             "",
-            f"Geometric means: {', '.join(means)}.",
+            f"Geometric means, measured data: {means[0]} of linear, {means[1]} of SAITS.",
             "",
         ]
     if not lines:

@@ -26,6 +26,7 @@ from mdtim.benchmark.reading import (
     paper_forecasts,
     read_rows,
 )
+from mdtim.benchmark.summary import MADE_UP, mean_ratio, ratios
 
 INTRODUCTION = """\
 Rendered by `mdtim benchmark tables` from `results/paper.csv`. Every figure is the mean over the \
@@ -63,24 +64,31 @@ def _comparison(rows: Sequence[TextRow], column: str = "mae", metric: str = "mae
     ours, crps = mean_over_seeds(rows, column), mean_over_seeds(rows, "crps")
     coverage = mean_over_seeds(rows, "coverage90")
     paper = paper_figures(metric)
-    body, ratios = [], []
+    body = []
     for key in sorted(ours):
         theirs = paper["MDTIM"].get(key)
         others = [(f[key], name) for name, f in paper.items() if name != "MDTIM" and key in f]
         best = "{:.3f} ({})".format(*min(others)) if others else ""
-        if theirs is not None:
-            ratios.append(ours[key] / theirs)
-        ratio = "" if theirs is None else f"{ratios[-1]:.3f}"
+        ratio = "" if theirs is None else f"{ours[key] / theirs:.3f}"
         figures = [*_bold_lower(ours[key], theirs), ratio, best]
         body.append([*_name(key), *figures, f"{crps[key]:.4f}", f"{coverage[key]:.1%}"])
     header = ["data", "window", "pattern", "rate", "ours", "paper", "ratio", "best other"]
     lines = table([*header, "CRPS", "90 % covers"], body)
-    if ratios:
-        below = sum(ratio < 1 for ratio in ratios)
-        mean = geometric_mean(ratios)
-        summary = f"below the paper in {below} of {len(ratios)} cells."
-        lines += ["", f"Geometric mean of ours / paper: {mean:.3f}; {summary}"]
-    return lines
+    return [*lines, *_means(ours, paper["MDTIM"])]
+
+
+def _means(ours: dict[Key, float], theirs: dict[Key, float]) -> list[str]:
+    """Averages over cells, of what was measured and of what was made up apart."""
+    sets = {key[0] for key in ours}
+    lines = []
+    for what, some in (("measured", sets - {MADE_UP}), ("made-up", sets & {MADE_UP})):
+        if found := ratios(ours, theirs, some):
+            below = sum(ratio < 1 for ratio in found)
+            lines.append(
+                f"- {what} data: geometric mean of ours / paper {mean_ratio(found)}; "
+                f"below the paper in {below} of {len(found)} cells"
+            )
+    return ["", *lines] if lines else []
 
 
 def _probabilistic(rows: Sequence[TextRow]) -> list[str]:
@@ -152,7 +160,7 @@ def _downstream(rows: Sequence[TextRow]) -> list[str]:
 
 def _limit(rows: Sequence[TextRow]) -> list[str]:
     chosen = choose(rows, experiment="limit", error="")
-    body, ratios = [], []
+    body, seen = [], []
     found = {
         (method, column): mean_over_seeds(choose(chosen, method=method), column)
         for method in ("mdtim", "optimum")
@@ -164,7 +172,7 @@ def _limit(rows: Sequence[TextRow]) -> list[str]:
         line = _name(key)[2:]
         for column in ("mae", "crps"):
             ours, best = found["mdtim", column][key], found["optimum", column][key]
-            ratios.append(ours / best)
+            seen.append(ours / best)
             line += [f"{ours:.4f}", f"{best:.4f}", f"{ours / best:.3f}"]
         line += [f"{found[method, 'coverage90'][key]:.1%}" for method in ("mdtim", "optimum")]
         body.append(line)
@@ -172,7 +180,7 @@ def _limit(rows: Sequence[TextRow]) -> list[str]:
         return []
     names = ["pattern", "rate", "MAE", "best MAE", "ratio", "CRPS", "best CRPS", "ratio"]
     names += ["90 % covers", "best covers"]
-    return [*table(names, body), "", f"The largest ratio is {max(ratios):.3f}."]
+    return [*table(names, body), "", f"The largest ratio is {max(seen):.3f}."]
 
 
 def _failures(rows: Sequence[TextRow]) -> list[str]:

@@ -1,0 +1,63 @@
+"""The paper's grid in a few lines: what README.md shows of docs/results.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import geometric_mean
+
+from mdtim.bench.section import write_section
+from mdtim.benchmark.experiments import FOUR_SETS
+from mdtim.benchmark.markdown import table
+from mdtim.benchmark.reading import Key, TextRow, choose, mean_over_seeds, paper_figures, read_rows
+
+BEGIN = "<!-- compared: rendered by mdtim benchmark tables --summary README.md -->"
+END = "<!-- end of compared -->"
+MADE_UP = "sine"
+"""Of the four sets the one that nobody measured; averages of the others leave it out."""
+_TITLES = {"etth": "ETTh", "energy": "Energy", "weather": "Weather", "sine": "Sine"}
+
+
+def ratios(
+    ours: dict[Key, float], theirs: dict[Key, float], datasets: Iterable[str]
+) -> list[float]:
+    """Ours over theirs in every cell of some sets that both have."""
+    wanted = set(datasets)
+    return [ours[key] / theirs[key] for key in sorted(ours) if key in theirs and key[0] in wanted]
+
+
+def mean_ratio(numbers: Sequence[float]) -> str:
+    """The geometric mean, or a dash where there is nothing to average."""
+    return f"{geometric_mean(numbers):.3f}" if numbers else "–"
+
+
+def summary_table(rows: Sequence[TextRow]) -> list[str]:
+    """Geometric means of error ratios, for each set and over the three measured ones."""
+    trained = mean_over_seeds(choose(rows, experiment="main", method="mdtim", error=""), "mae")
+    linear = mean_over_seeds(choose(rows, experiment="main", method="linear", error=""), "mae")
+    at_once = choose(rows, experiment="zeroshot", preset="zero-mini+max_steps=0", error="")
+    zero_shot = mean_over_seeds(at_once, "mae")
+    paper = paper_figures("mae")
+    comparisons = (
+        (trained, paper["MDTIM"]),
+        (trained, linear),
+        (zero_shot, linear),
+        (zero_shot, paper["SAITS"]),
+    )
+    real = [name for name in FOUR_SETS if name != MADE_UP]
+    lines = {_TITLES[name]: [name] for name in FOUR_SETS} | {"the three measured sets": real}
+    body = [
+        [title, *(mean_ratio(ratios(ours, theirs, sets)) for ours, theirs in comparisons)]
+        for title, sets in lines.items()
+    ]
+    header = ["48 steps", "trained: of the paper's MDTIM", "trained: of linear interpolation"]
+    header += [
+        "not trained on it: of linear interpolation",
+        "not trained on it: of a trained SAITS",
+    ]
+    return table(header, body)
+
+
+def update(readme: Path, results: Path) -> None:
+    """Render the section of a page anew."""
+    write_section(readme, BEGIN, END, "\n".join(summary_table(read_rows(results))))
