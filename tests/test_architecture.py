@@ -25,11 +25,11 @@ TIERS = [
         *("triton_compiler", "triton_inverse", "triton_attention", "kernels"),
         *("triton_rows", "row_passes", "dropout", "fused_block"),
         *("runtime", "distribution", "stacking"),
-        *("guesses", "tokenizer", "masks", "layers", "network", "diffusion"),
+        *("dynamics", "guesses", "tokenizer", "masks", "layers", "network", "diffusion"),
     },
     {
         *("series", "relations", "checkpoint", "distributed", "inference", "sampling"),
-        *("lessons", "optimization", "training"),
+        *("lessons", "muon", "optimization", "training"),
     },
     {"fitting", "progress", "model", "imputation", "imputer", "pretrained"},
     {

@@ -93,8 +93,8 @@ def test_relations_of_a_table_are_its_covariances_also_when_it_has_gaps() -> Non
     index = covering_windows(np.array([0, len(table)]), 40)
     device = torch.device("cpu")
     gaps = np.where(np.random.default_rng(0).random(table.shape) < 0.3, np.nan, table)
-    whole = read_relations(DeviceSeries.put(table, device), index)
-    holey = read_relations(DeviceSeries.put(gaps.astype(np.float32), device), index)
+    whole = read_relations(DeviceSeries.put(table, device), index, "relations")
+    holey = read_relations(DeviceSeries.put(gaps.astype(np.float32), device), index, "relations")
     expected = np.cov(table.T)
     np.testing.assert_allclose(whole.level_VV.numpy(), expected, atol=0.15)
     np.testing.assert_allclose(holey.level_VV.numpy(), expected, atol=0.25)
@@ -108,8 +108,12 @@ def test_relations_are_a_covariance_even_where_no_two_variates_meet() -> None:
     table[::2, 0] = np.nan
     table[1::2, 1:] = np.nan
     relations = read_relations(
-        DeviceSeries.put(table, torch.device("cpu")), covering_windows(np.array([0, 600]), 30)
+        DeviceSeries.put(table, torch.device("cpu")),
+        covering_windows(np.array([0, 600]), 30),
+        "dynamics",
     )
+    assert relations.whiten_SS is not None
+    assert torch.isfinite(relations.whiten_SS).all()
     for matrix in (relations.level_VV, relations.change_VV):
         assert torch.isfinite(matrix).all()
         assert torch.linalg.eigvalsh(matrix.double()).min() > 0

@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
-Prior = Literal["none", "line", "relations"]
+Prior = Literal["none", "line", "relations", "dynamics"]
 OptimizerName = Literal["adamw", "muon"]
 
 
@@ -71,7 +71,8 @@ class NetworkConfig:
     prior: Prior = "relations"
     """Start from closed-form guesses: they are features of every cell, and their mix is the mode
     of the untrained output distribution. Learning then begins where these end. `line` is linear
-    interpolation, `relations` also regresses each variate on the others."""
+    interpolation, `relations` also regresses each variate on the others, `dynamics` also follows
+    the table from step to step."""
 
     def __post_init__(self) -> None:
         _require(
@@ -81,12 +82,18 @@ class NetworkConfig:
         _require(0 <= self.dropout < 1, f"dropout must be in [0, 1), got {self.dropout}")
         _require(self.num_layers >= 1, f"num_layers must be at least 1, got {self.num_layers}")
         _require(
-            self.prior in get_args(Prior), f"prior must be none, line or relations: {self.prior}"
+            self.prior in get_args(Prior),
+            f"prior must be none, line, relations or dynamics: {self.prior}",
         )
         _require(
             not self.continuous or self.prior == "none",
             'the continuous ablation has no output distribution: set prior="none"',
         )
+
+    @property
+    def relates(self) -> bool:
+        """Whether the network starts from what its table says about its variates."""
+        return self.prior in ("relations", "dynamics")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -100,7 +100,14 @@ def _guesses(
         return guess_by_line(x_BTV, visible_BTV)
     assert relations is not None
     known_BTV = torch.where(visible_BTV, values_BTV, 0.0)
-    return guess_by_relations(known_BTV, visible_BTV, relations, scale.center_B1V, scale.half_B1V)
+    return guess_by_relations(
+        known_BTV,
+        visible_BTV,
+        relations,
+        scale.center_B1V,
+        scale.half_B1V,
+        dynamics=prior == "dynamics",
+    )
 
 
 def soft_label_offsets(config: DiffusionConfig) -> tuple[list[int], list[float]]:

@@ -133,9 +133,10 @@ def fit_network(
     network = pretrained
     if network is None:
         network = new_network(config, len(panel.variates), seed).to(device)
-    if config.network.prior == "relations":
+    prior, covering = config.network.prior, covering_windows(panel.offsets, window)
+    if config.network.relates:
         known = DeviceSeries.put(shown.astype(np.float32), device)
-        network.learn_relations(read_relations(known, covering_windows(panel.offsets, window)))
+        network.learn_relations(read_relations(known, covering, prior))
     trainer = Trainer(network, config, data, seed)
     if checkpoint is not None and checkpoint.exists():
         trainer.resume(checkpoint)
@@ -148,9 +149,9 @@ def fit_network(
     )
     progress = trainer.progress
     corrections, scores = _correct(Predictor(network, config, seed), data, stack, calibrate)
-    if config.network.prior == "relations":
+    if config.network.relates:
         # The score is known now: what was held out may tell of the relations too.
-        network.learn_relations(read_relations(series, covering_windows(panel.offsets, window)))
+        network.learn_relations(read_relations(series, covering, prior))
     report = FitReport(
         reason=ended if config.training.max_steps else "pretrained, not trained on this table",
         steps=progress.step,

@@ -4,8 +4,10 @@ A *line* interpolates a variate along the steps. A *relation* is the linear regr
 on all others at the same step; it follows from the inverse of their covariance. Each is right
 where the other fails: between close neighbours the line, in long gaps the relation. *Kriging* is
 both: the relation, plus the line through what it leaves unexplained at the visible cells.
+*Smoothing* follows the table's dynamics (:mod:`mdtim.dynamics`): what it says about a cell hangs on
+all variates at the steps around it.
 
-B windows, T steps, V variates, G guesses.
+B windows, T steps, V variates, G guesses, S steps of the dynamics times variates.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from mdtim.dynamics import smooth, steps_of_memory
 from mdtim.triton_inverse import fits_inverse, inverse
 
 TABLE_ROWS = 200.0
@@ -74,12 +77,32 @@ class Relations:
     """(..., V, V) covariance of the deviations from the window's mean."""
     change_VV: Tensor
     """(..., V, V) covariance of the deviations from the mean of the two neighbouring steps."""
+    whiten_SS: Tensor | None = None
+    """(..., S, S) the dynamics, see :func:`mdtim.dynamics.whitening`; None if nobody asks."""
 
     @classmethod
-    def none(cls, num_variates: int, device: torch.device | None = None) -> Relations:
+    def none(
+        cls, num_variates: int, device: torch.device | None = None, *, dynamics: bool = False
+    ) -> Relations:
         """Nothing is known: every window has only its own."""
-        square = (num_variates, num_variates)
-        return cls(*(torch.zeros(square, device=device) for _ in range(2)))
+        level, change = (torch.zeros((num_variates, num_variates), device=device) for _ in range(2))
+        size = (steps_of_memory(num_variates) + 1) * num_variates
+        return cls(level, change, torch.eye(size, device=device) if dynamics else None)
+
+    def of(self, tables: Tensor | slice) -> Relations:
+        """Those of some tables, where there is one for each."""
+        if self.level_VV.ndim == 2:
+            return self
+        whiten = None if self.whiten_SS is None else self.whiten_SS[tables]
+        return Relations(self.level_VV[tables], self.change_VV[tables], whiten)
+
+    def copy_(self, other: Relations) -> None:
+        """Take the numbers of others, in the same memory."""
+        self.level_VV.copy_(other.level_VV)
+        self.change_VV.copy_(other.change_VV)
+        if self.whiten_SS is not None:
+            assert other.whiten_SS is not None
+            self.whiten_SS.copy_(other.whiten_SS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,15 +110,15 @@ class Guesses:
     """Closed-form guesses of every cell."""
 
     values_BTVG: Tensor
-    """Line, level relation, level kriging, change kriging; or the line alone."""
+    """Line, level relation, level kriging, change kriging, smoothing; or only the first."""
     features_BTVF: Tensor
     """What a network should know of them, about unit size."""
     nearest_BTV: Tensor
     """Steps to the nearest visible cell of the variate; T where there is none."""
 
 
-NUM_GUESSES = {"line": 1, "relations": 4}
-NUM_FEATURES = {"line": 3, "relations": 9}
+NUM_GUESSES = {"line": 1, "relations": 4, "dynamics": 5}
+NUM_FEATURES = {"line": 3, "relations": 9, "dynamics": 11}
 
 
 def guess_by_line(x_BTV: Tensor, visible_BTV: Tensor) -> Guesses:
@@ -111,6 +134,8 @@ def guess_by_relations(
     relations: Relations,
     center_B1V: Tensor,
     half_B1V: Tensor,
+    *,
+    dynamics: bool = False,
 ) -> Guesses:
     """Guess from time and from the other variates.
 
@@ -119,6 +144,7 @@ def guess_by_relations(
     values_BTV : standardized values, 0 where not visible
     relations : of the table, shared by all windows or one per window
     center_B1V, half_B1V : the window units of the result
+    dynamics : whether to smooth as well
     """
     line = draw_line(values_BTV, visible_BTV)
     level = relate(values_BTV, visible_BTV, line, relations, "level")
@@ -127,15 +153,20 @@ def guess_by_relations(
     def normalize(value_BTV: Tensor) -> Tensor:
         return ((value_BTV - center_B1V) / half_B1V).clamp(-4, 4)
 
-    said = (line.value_BTV, level.value_BTV, level.kriging_BTV, change.kriging_BTV)
-    guesses = [normalize(one) for one in said]
+    said = [line.value_BTV, level.value_BTV, level.kriging_BTV, change.kriging_BTV]
     shape = values_BTV.shape
+    fits = [level.fit_B1V.expand(shape), change.fit_B1V.expand(shape)]
+    if dynamics:
+        assert relations.whiten_SS is not None, "the table's dynamics were not read"
+        smoothed_BTV, spread_BTV = smooth(change.kriging_BTV, visible_BTV, relations.whiten_SS)
+        said.append(smoothed_BTV)
+        fits.append((1 - spread_BTV**2).expand(shape))
+    guesses = [normalize(one) for one in said]
     features = [
         *guesses,
         normalize(change.value_BTV),
         *_closeness(line),
-        level.fit_B1V.expand(shape),
-        change.fit_B1V.expand(shape),
+        *fits,
     ]
     return Guesses(torch.stack(guesses, -1), torch.stack(features, -1), line.nearest_BTV)
 

@@ -37,15 +37,12 @@ class Lesson:
 
     def take(self, windows: slice) -> Lesson:
         """Some of the windows."""
-        relations = self.relations
-        if relations is not None and relations.level_VV.ndim == 3:  # one per window
-            relations = Relations(relations.level_VV[windows], relations.change_VV[windows])
         return Lesson(
             self.values_BTV[windows],
             self.observed_BTV[windows],
             self.hidden_BTV[windows],
             self.time_B[windows],
-            relations,
+            None if self.relations is None else self.relations.of(windows),
         )
 
 

@@ -60,6 +60,7 @@ class FactorizedDiT(nn.Module):
     """(K_out,) values of the output bins, in window units."""
     level_VV: Tensor
     change_VV: Tensor
+    whiten_SS: Tensor | None
     """The relations of the table, where the network starts from them; saved with the weights."""
 
     def __init__(
@@ -86,9 +87,10 @@ class FactorizedDiT(nn.Module):
             # log spread of the untrained output around the guess, and how the spread grows with
             # the distance to the nearest visible cell.
             self.prior = nn.Parameter(torch.tensor([-2.3, 0.5]))
-            # Which guess to believe: both krigings more than the line, the plain relation least.
-            believed = {"line": [0.0], "relations": [0.0, -1.0, 1.0, 1.0]}
-            self.belief = nn.Parameter(torch.tensor(believed[config.prior]))
+            # Which guess to believe: smoothing most, both krigings more than the line, the plain
+            # relation least.
+            believed = [0.0, -1.0, 1.0, 1.0, 1.5][: NUM_GUESSES[config.prior]]
+            self.belief = nn.Parameter(torch.tensor(believed))
         self.time = TimeEmbedding(config.condition_width)
         self.layers = nn.ModuleList()
         for _ in range(config.num_layers):
@@ -100,10 +102,11 @@ class FactorizedDiT(nn.Module):
         self.num_outputs = 1 if config.continuous else tokenizer.num_outputs
         self.head = nn.Linear(width, self.num_outputs + num_corrections)
         self.register_buffer("centers", Tokenizer(tokenizer).centers(), persistent=False)
-        if config.prior == "relations":
-            unknown = Relations.none(num_variates)
+        if config.relates:
+            unknown = Relations.none(num_variates, dynamics=config.prior == "dynamics")
             self.register_buffer("level_VV", unknown.level_VV)
             self.register_buffer("change_VV", unknown.change_VV)
+            self.register_buffer("whiten_SS", unknown.whiten_SS)
         self.initialize()
 
     def initialize(self) -> None:
@@ -135,14 +138,14 @@ class FactorizedDiT(nn.Module):
     @property
     def relations(self) -> Relations | None:
         """What the network knows of the relations in its table."""
-        if self.config.prior != "relations":
+        if not self.config.relates:
             return None
-        return Relations(self.level_VV, self.change_VV)
+        return Relations(self.level_VV, self.change_VV, self.whiten_SS)
 
     def learn_relations(self, relations: Relations) -> None:
         """Remember the relations of a table."""
-        self.level_VV.copy_(relations.level_VV)
-        self.change_VV.copy_(relations.change_VV)
+        assert self.relations is not None, "this network has no use for relations"
+        self.relations.copy_(relations)
 
     def block_matrices(self) -> Iterator[tuple[Tensor, int]]:
         """The weights of the blocks that are matrices, and how many lie in the rows of each."""

@@ -18,7 +18,7 @@ from mdtim.network import FactorizedDiT
 FOLDER = Path(__file__).parent / "weights"
 KIND = "pretrained"
 # The relations are the table's, not the network's.
-_OF_THE_TABLE = {"level_VV", "change_VV"}
+_OF_THE_TABLE = {"level_VV", "change_VV", "whiten_SS"}
 
 
 # Preset → the weights it starts from.

@@ -70,9 +70,10 @@ class TrainedModel:
             self._load()
             return True
         data = self.training_data()
-        if self.config.network.prior == "relations":
+        if self.config.network.relates:
             training = windows_within(self.dataset, self.dataset.training, self.cell.window)
-            self.network.learn_relations(read_relations(self.series, training))
+            found = read_relations(self.series, training, self.config.network.prior)
+            self.network.learn_relations(found)
         # Not compiled: replayed steps gain less from it than compiling takes.
         trainer = Trainer(self.network, self.config, data, self.cell.train_seed)
         checkpoint = self.folder / "checkpoint"

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mdtim.dynamics import steps_of_memory, whitening
 from mdtim.guesses import Relations, deviations
 from mdtim.pretraining.dice import Dice
 from mdtim.pretraining.tables import draw_tables
+from mdtim.relations import free_of_chance, successive
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Pool:
 
     tables_SLV: Tensor
     relations: Relations
-    """(S, V, V) each: those a table of this length tells of itself."""
+    """One for each table: those that some of its rows tell of it."""
 
     @classmethod
     def draw(cls, seed: int, count: int, shape: Shape, device: torch.device) -> Pool:
@@ -38,13 +40,12 @@ class Pool:
         dice = Dice(seed, device)
         num_cuts = max(2, min(16, 1536 // shape.num_steps))
         tables = draw_tables(dice, count, num_cuts * shape.num_steps, shape.num_variates)
-        return cls(tables, _relations(tables, shape.num_steps))
+        return cls(tables, _relations(dice, tables, shape.num_steps))
 
     def replace(self, other: Pool) -> None:
         """Take the tables of another pool, in the same memory."""
         self.tables_SLV.copy_(other.tables_SLV)
-        self.relations.level_VV.copy_(other.relations.level_VV)
-        self.relations.change_VV.copy_(other.relations.change_VV)
+        self.relations.copy_(other.relations)
 
     def windows(self, shape: Shape, generator: torch.Generator) -> tuple[Tensor, Relations]:
         """(B, T, V) windows at random places, with the relations of their tables."""
@@ -57,14 +58,25 @@ class Pool:
         )
         step_BT = start_B[:, None] + torch.arange(shape.num_steps, device=device)
         values_BTV = self.tables_SLV[table_B[:, None], step_BT]
-        relations = Relations(self.relations.level_VV[table_B], self.relations.change_VV[table_B])
-        return values_BTV, relations
+        return values_BTV, self.relations.of(table_B)
 
 
-def _relations(tables_SLV: Tensor, num_steps: int) -> Relations:
-    """Covariances inside windows, as `read_relations` finds them in a whole table."""
-    count, _, num_variates = tables_SLV.shape
+def _relations(dice: Dice, tables_SLV: Tensor, num_steps: int) -> Relations:
+    """What `read_relations` finds in a table, of which it may have seen only the first rows."""
+    count, length, num_variates = tables_SLV.shape
+    rows_S = dice.log_uniform(count, low=num_steps, high=length).round()
+    seen_SL1 = (torch.arange(length, device=rows_S.device) < rows_S[:, None])[..., None]
     cuts = tables_SLV.view(count, -1, num_steps, num_variates)
     level = (cuts - cuts.mean(2, keepdim=True)).flatten(1, 2)
     change = deviations(tables_SLV, tables_SLV, "change")
-    return Relations(*(part.mT @ part / part.shape[1] for part in (level, change)))
+    memory = steps_of_memory(num_variates)
+    moving = successive(tables_SLV, memory)
+    covariances = []
+    for part in (level, change, moving):
+        # Of what reaches over several steps, the last one counts.
+        part = part * seen_SL1[:, length - part.shape[1] :]
+        known_S11 = seen_SL1[:, length - part.shape[1] :].sum(1, keepdim=True).clamp_min(1)
+        covariances.append(part.mT @ part / known_S11)
+    level_SVV, change_SVV, moving_SS = covariances
+    free = free_of_chance(moving_SS, rows_S, num_variates)
+    return Relations(level_SVV, change_SVV, whitening(free))

@@ -22,6 +22,8 @@ RATES = {"zero-mini": 2e-3, "zero-base": 1e-3}
 def pretraining_config(name: str, steps: int) -> ModelConfig:
     """The preset with the schedule of pretraining instead of that of adaptation."""
     return preset(name).change(
+        prior="dynamics",
+        optimizer="muon",
         max_steps=steps,
         learning_rate=RATES[name],
         weight_decay=0.01,
