@@ -22,6 +22,7 @@ from mdtim.bench import (
     scale,
     scale_page,
     speed,
+    speed_page,
     table,
 )
 from mdtim.cli import app
@@ -173,6 +174,14 @@ def test_the_measured_section_of_the_page_is_that_of_the_results(tmp_path: Path)
     page.write_text("nothing")
     with pytest.raises(ValueError, match="no section to render"):
         scale_page.update(page, root / "results" / "scale.csv")
+
+
+def test_the_measured_section_of_the_speed_is_that_of_the_results(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    page = tmp_path / "speed.md"
+    page.write_text((root / "docs" / "speed.md").read_text())
+    speed_page.update(page, root / "results" / "speed.csv")
+    assert page.read_text() == (root / "docs" / "speed.md").read_text()
 
 
 def test_the_rendered_sections_of_the_pretrained_networks_are_those_of_the_results(

@@ -48,9 +48,6 @@ class Predictor:
         Corrects the distributions; the filled values stay the expectations before it.
     max_windows : int, optional
         Draws of few windows are put into one batch, up to this many windows.
-    compile_for : int, optional
-        Let PyTorch compile the network for batches of this many windows; smaller ones are filled
-        up to it, with further draws first. Worth it for many windows on a GPU.
     """
 
     def __init__(
@@ -62,19 +59,12 @@ class Predictor:
         stack: Stack | None = None,
         calibration: Calibration | None = None,
         max_windows: int | None = None,
-        compile_for: int | None = None,
     ) -> None:
         self.network = network
         self.config = config
         self.stack = stack
         self.calibration = calibration
         self.max_windows = max_windows
-        self.compile_for = compile_for
-        self._distribution = (
-            self._network_distribution
-            if compile_for is None
-            else torch.compile(self._network_distribution, dynamic=False)
-        )
         self.tokenizer = Tokenizer(config.tokenizer)
         self.seed = seed
         self.device = network.centers.device
@@ -90,41 +80,27 @@ class Predictor:
         probs_BTVK : float32
         scale : WindowScale
         """
+        # Scale, level and guesses are the same in every draw, and found once.
+        tokens, scale = self._tokenize(values_BTV, visible_BTV, None, None)
+        if not self.config.draws_tokens:
+            return self._network_distribution(tokens), scale
         num_draws, count = self.config.inference.num_draws, max(1, len(values_BTV))
-        together = max(1, (self.compile_for or self.max_windows or count) // count)
+        together = max(1, (self.max_windows or count) // count)
         total: Tensor | None = None
-        scale: WindowScale | None = None
         for begin in range(0, num_draws, together):
             draws = range(begin, min(begin + together, num_draws))
-            noise = None
-            if self.config.draws_tokens:
-                noise = torch.cat(
-                    [keyed_uniform(self.seed, draw, keys_BTV) - 0.5 for draw in draws]
+            drawn = [
+                self.tokenizer.draw(
+                    tokens.coordinates_BTV, keyed_uniform(self.seed, draw, keys_BTV) - 0.5
                 )
-            values, visible = (x.repeat(len(draws), 1, 1) for x in (values_BTV, visible_BTV))
-            probs, scale = self._probs(values, visible, noise)
+                for draw in draws
+            ]
+            probs = self._network_distribution(tokens.drawn(drawn))
             # One after the other: the sum does not depend on how many came together.
             for one in probs.chunk(len(draws)):
                 total = one if total is None else total + one
         assert total is not None
-        assert scale is not None
-        return total / num_draws, scale.first(len(values_BTV))
-
-    def _probs(
-        self, values_BTV: Tensor, visible_BTV: Tensor, noise_BTV: Tensor | None
-    ) -> tuple[Tensor, WindowScale]:
-        """Distributions of one batch, filled up to the size that was compiled for."""
-        count = len(values_BTV)
-        missing = max(0, (self.compile_for or 0) - count)
-
-        def fill_up(x_BTV: Tensor) -> Tensor:
-            return torch.cat([x_BTV, x_BTV[:1].expand(missing, -1, -1)]) if missing else x_BTV
-
-        noise = None if noise_BTV is None else fill_up(noise_BTV)
-        tokens, scale = self._tokenize(fill_up(values_BTV), fill_up(visible_BTV), noise, None)
-        with precision(self.device):
-            probs: Tensor = self._distribution(tokens)
-        return probs[:count], scale
+        return total / num_draws, scale
 
     def _tokenize(
         self, values: Tensor, visible: Tensor, noise: Tensor | None, scale: WindowScale | None
@@ -143,7 +119,8 @@ class Predictor:
         )
 
     def _network_distribution(self, tokens: Tokens) -> Tensor:
-        output = self.network(tokens)
+        with precision(self.device):
+            output = self.network(tokens)
         if not self.network.config.continuous:
             return F.softmax(output.float(), dim=-1)
         # One number per cell: the two bins around it, with its mean.
@@ -222,9 +199,7 @@ class Predictor:
             if self.config.draws_tokens:
                 noise = keyed_uniform(self.seed, stream + 2, keys_BTV) - 0.5
             tokens, scale = self._tokenize(values, visible, noise, scale)
-            with precision(self.device):
-                probs = self._distribution(tokens)
-            distribution = self.distribution(probs, scale)
+            distribution = self.distribution(self._network_distribution(tokens), scale)
             revealed, drawn = reverse_step(
                 distribution,
                 wanted_BTV & ~visible,

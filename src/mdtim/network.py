@@ -5,7 +5,7 @@ B windows, T steps, V variates, K input bins, D width, E embedding width, C cond
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +29,23 @@ class Tokens:
     level_BV3: Tensor
     guesses: Guesses | None
     """Closed-form guesses, if the network starts from them."""
+
+    def drawn(self, coordinates: Sequence[Tensor]) -> Tokens:
+        """The same windows once for each draw of their coordinates, one draw behind the other."""
+        times = len(coordinates)
+        guesses = self.guesses
+        if guesses is not None:
+            guesses = Guesses(
+                guesses.values_BTVG.repeat(times, 1, 1, 1),
+                guesses.features_BTVF.repeat(times, 1, 1, 1),
+                guesses.nearest_BTV.repeat(times, 1, 1),
+            )
+        return Tokens(
+            torch.cat(list(coordinates)),
+            self.sigma_B.repeat(times),
+            self.level_BV3.repeat(times, 1, 1),
+            guesses,
+        )
 
 
 def in_eights(x_BX: Tensor) -> Tensor:

@@ -85,11 +85,15 @@ class Tokenizer:
         coordinates_BTV : float, 0 for `[MASK]`, else in [1, K]
         """
         num_bins = self.config.num_bins
-        coordinate = (x_BTV + 1) / 2 * (num_bins - 1) + 1
-        if noise_BTV is not None:
-            # floor(c + u + 1/2), not round(): round-half-to-even would bias whole numbers.
-            coordinate = torch.floor(coordinate + noise_BTV + 0.5)
-        return torch.where(visible_BTV, coordinate.clamp(1, num_bins), 0.0)
+        coordinate = ((x_BTV + 1) / 2 * (num_bins - 1) + 1).clamp(1, num_bins)
+        coordinates_BTV = torch.where(visible_BTV, coordinate, 0.0)
+        return coordinates_BTV if noise_BTV is None else self.draw(coordinates_BTV, noise_BTV)
+
+    def draw(self, coordinates_BTV: Tensor, noise_BTV: Tensor) -> Tensor:
+        """One draw of interpolated tokens; `[MASK]` stays."""
+        # floor(c + u + 1/2), not round(): round-half-to-even would bias whole numbers.
+        drawn_BTV = torch.floor(coordinates_BTV + noise_BTV + 0.5).clamp(1, self.config.num_bins)
+        return torch.where(coordinates_BTV == 0, 0.0, drawn_BTV)
 
     def target(self, x_BTV: Tensor, noise_BTV: Tensor | None) -> Tensor:
         """Coordinates on the output grid, 0..K_out-1; drawn with noise, exact without."""

@@ -1,0 +1,82 @@
+"""The measured section of docs/speed.md, from results/speed.csv.
+
+`python -m mdtim.bench.speed_page` writes it anew.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from mdtim.bench.section import write_section
+
+BEGIN = "<!-- measured: rendered from results/speed.csv by python -m mdtim.bench.speed_page -->"
+END = "<!-- end of measured -->"
+SWEEPS = {"window length": "window", "variates": "variates"}
+Row = dict[str, str]
+
+
+def render(path: Path) -> str:
+    """The section, without its marks: one table a device, then how cost grows."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    lines: list[str] = []
+    for device in dict.fromkeys(row["device"] for row in rows):
+        own = [row for row in rows if row["device"] == device]
+        rate = float(own[-1]["matmul_tflops"])
+        lines += [
+            f"### {device}",
+            "",
+            f"A large matrix product runs at {rate:,.1f} TFLOP/s there. *Share* is how much of it",
+            "the network's own products and attention make of the whole time.",
+            "",
+            *_cases([row for row in own if not _swept(row)]),
+            "",
+            *_sweep([row for row in own if _swept(row)]),
+        ]
+    return "\n".join(lines).rstrip()
+
+
+def _swept(row: Row) -> bool:
+    return row["case"].startswith(tuple(SWEEPS))
+
+
+def _cases(rows: Sequence[Row]) -> list[str]:
+    lines = [
+        "| case | size | variant | windows | draws | ms | TFLOP/s | share | memory | commit |",
+        "|---" * 10 + "|",
+    ]
+    for row in rows:
+        share = float(row["tflops"]) / float(row["matmul_tflops"])
+        lines.append(
+            f"| {row['case']} | {row['size']} | {row['variant']} | {row['batch']} | "
+            f"{row['draws']} | {float(row['milliseconds']):,.1f} | {row['tflops']} | {share:.0%} | "
+            f"{row['peak_memory_gb']} GB | {row['commit']} |"
+        )
+    return lines
+
+
+def _sweep(rows: Sequence[Row]) -> list[str]:
+    """Imputing about as many cells in longer or wider windows: time for a million of them."""
+    lines = []
+    for what, column in SWEEPS.items():
+        own = [row for row in rows if row["case"].startswith(what)]
+        if not own:
+            continue
+        lines += [f"| {what} | ms for a million cells | memory |", "|---|---|---|"]
+        for row in own:
+            cells = int(row["window"]) * int(row["variates"]) * int(row["batch"])
+            per_million = 1e6 * float(row["milliseconds"]) / cells
+            lines.append(f"| {row[column]} | {per_million:,.0f} | {row['peak_memory_gb']} GB |")
+        lines.append("")
+    return lines
+
+
+def update(page: Path, results: Path) -> None:
+    """Render the section of a page anew."""
+    write_section(page, BEGIN, END, render(results))
+
+
+if __name__ == "__main__":
+    update(Path("docs/speed.md"), Path("results/speed.csv"))
