@@ -89,9 +89,8 @@ def fit(
             silent = quiet or as_json or not ranks.is_first
             options = _table_options(time, id, freq, columns, inf_as_missing)
             preset, adapt = _start(from_, preset, own_device)
-            imputer = _new_imputer(
-                options, window, preset, adapt, max_minutes, max_steps, seed, own_device, silent
-            )
+            training = (window, preset, adapt, max_minutes, max_steps, seed, own_device, silent)
+            imputer = _imputer(None, options, *training)
             imputer.set_params(checkpoint=checkpoint)
             imputer.fit(_read(source))
             if ranks.is_first:
@@ -130,13 +129,10 @@ def impute(
         frame = _read(source)
         _refuse_overwriting(source, output, report)
         options = _table_options(time, id, freq, columns, inf_as_missing)
+        training = (window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json)
+        imputer = _imputer(model, options, *training)
         if model is None:
-            imputer = _new_imputer(
-                *(options, window, preset, adapt, max_minutes, max_steps, seed, device),
-                quiet or as_json,
-            ).fit(frame)
-        else:
-            imputer = _load_imputer(model, options, device)
+            imputer.fit(frame)
         result = imputer.impute(frame)
         filled = result.with_quantiles(levels)
         write_frame(filled, output)
@@ -179,13 +175,10 @@ def report(
         frame = _read(source)
         _refuse_overwriting(source, output)
         options = _table_options(time, id, freq, columns, inf_as_missing)
+        training = (window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json)
+        imputer = _imputer(model, options, *training)
         if model is None:
-            imputer = _new_imputer(
-                *(options, window, preset, adapt, max_minutes, max_steps, seed, device),
-                quiet or as_json,
-            ).fit(frame)
-        else:
-            imputer = _load_imputer(model, options, device)
+            imputer.fit(frame)
         summary = write_report(imputer.impute(frame), output)
     facts: dict[str, Any] = {"report": str(output)}
     _show_fit(imputer, said, as_json, quiet, facts | summary.to_dict() if as_json else facts)
@@ -219,13 +212,8 @@ def evaluate(
         frame = _read(source)
         _refuse_overwriting(source, report)
         options = _table_options(time, id, freq, columns, inf_as_missing)
-        if model is None:
-            imputer = _new_imputer(
-                *(options, window, preset, adapt, max_minutes, max_steps, seed, device),
-                quiet or as_json,
-            )
-        else:
-            imputer = _load_imputer(model, options, device)
+        training = (window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json)
+        imputer = _imputer(model, options, *training)
         scores, _ = evaluation.evaluate(imputer, frame, share=share, seed=seed, fit=model is None)
         if report is not None:
             imputer.impute(frame).report(report, scores)
@@ -322,7 +310,8 @@ def _table_options(
     }
 
 
-def _new_imputer(
+def _imputer(
+    model: Path | None,
     options: dict[str, Any],
     window: str,
     preset: str,
@@ -333,8 +322,11 @@ def _new_imputer(
     device: str,
     silent: bool,
 ) -> MDTIMImputer:
+    """That of a model folder, or one that is still to be fitted."""
     from mdtim.imputer import MDTIMImputer
 
+    if model is not None:
+        return _load_imputer(model, options, device)
     return MDTIMImputer(
         window=window_length(window),
         preset=preset,
