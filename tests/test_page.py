@@ -86,6 +86,32 @@ def test_only_the_chosen_columns_are_filled(page: Page) -> None:
     assert page.get_by_label("Column", exact=True).locator("option").all_inner_texts() == ["flow"]
 
 
+def test_minutes_are_asked_for_and_sent_only_where_the_network_is_to_adapt(page: Page) -> None:
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url))
+    drop(page, "sensors.csv", csv_of(sensors()))
+    minutes = page.get_by_label("Minutes at most")
+    expect(minutes).to_be_hidden()
+    fill(page)
+    assert not re.search("adapt|minutes", " ".join(sent))
+    expect(page.locator("#result-facts")).not_to_contain_text("training")
+    page.get_by_label("Adapt to this table first").check()
+    minutes.fill("0.1")
+    page.get_by_role("button", name="Fill", exact=True).click()
+    training = re.compile(r"training, step \d+.*; about \d+ s left")
+    expect(page.locator("#work-text")).to_contain_text(training, timeout=30_000)
+    facts = page.locator("#result-facts")
+    expect(facts).to_contain_text("of training on this table", timeout=30_000)
+    assert [url for url in sent if re.search(r"/v1/jobs\?.*adapt=true&max_minutes=0\.1$", url)]
+    sent.clear()
+    page.get_by_label("Model").select_option("pumps")  # fills as it was fitted
+    expect(page.get_by_label("Adapt to this table first")).to_be_hidden()
+    expect(minutes).to_be_hidden()
+    fill(page)
+    assert [url for url in sent if "model=pumps" in url]
+    assert not re.search("adapt|minutes", " ".join(sent))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
@@ -158,6 +184,7 @@ def test_a_token_is_asked_for_where_the_service_has_one(
 def test_every_control_has_a_name_and_is_reached_by_keyboard(page: Page) -> None:
     drop(page, "sensors.csv", csv_of(sensors()))
     fill(page)
+    page.get_by_label("Adapt to this table first").check()
     tree = page.locator("body").aria_snapshot()
     roles = "button|textbox|combobox|checkbox|link|spinbutton|progressbar|img|region"
     found = re.findall(rf"- ({roles})\b(.*)", tree)
@@ -169,7 +196,7 @@ def test_every_control_has_a_name_and_is_reached_by_keyboard(page: Page) -> None
         page.keyboard.press("Tab")
         focused = "document.activeElement"
         reached.add(page.evaluate(f"{focused}.id || {focused}.textContent"))
-    wanted = {"file", "example", "map", "time", "id", "minutes", "fill", "column", "view"}
+    wanted = {"file", "example", "map", "time", "id", "adapt", "minutes", "fill", "column", "view"}
     assert wanted | {"open-report", "Download CSV"} <= reached
 
 

@@ -70,6 +70,27 @@ def test_texts_that_a_spreadsheet_would_run_stay_as_they_were(
     pd.testing.assert_frame_equal(filled[["when", "note"]], sensors()[["when", "note"]])
 
 
+def test_nothing_is_trained_unless_asked_for_and_then_within_the_time(
+    place: Place, job: dict[str, Any]
+) -> None:
+    assert job["facts"]["steps"] == 0
+    asked = send(place.client, csv_of(sensors()), adapt=True, max_minutes=0.02)
+    texts: set[str] = set()
+
+    def has_ended() -> bool:
+        status = place.client.get(f"/v1/jobs/{asked.json()['id']}").json()
+        texts.add(status["text"])
+        return bool(status["state"] not in ("queued", "running"))
+
+    wait_until(has_ended)
+    adapted = ended(place.client, asked.json()["id"])
+    assert adapted["state"] == "done", adapted
+    assert 0 < adapted["facts"]["steps"] < 400
+    assert any(text.startswith("training, step") for text in texts)
+    # Held-out cells are the judge: training that makes it worse is thrown away.
+    assert adapted["facts"]["validation_mae"] <= 1.05 * job["facts"]["validation_mae"]
+
+
 def test_one_call_sends_the_filled_table_with_quantiles(place: Place, expected: Path) -> None:
     answer = place.client.post(
         "/v1/impute",

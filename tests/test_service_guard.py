@@ -138,7 +138,12 @@ def test_another_kind_of_body_gets_a_sentence(client: TestClient) -> None:
         ({"seed": -1}, "seed"),
         ({"nonsense": 1}, "nonsense"),
         ({"model": "../secret"}, "model"),
-        ({"max_minutes": 0}, "max_minutes"),
+        ({"max_minutes": 0, "adapt": True}, "max_minutes"),
+        ({"max_minutes": 2}, "add adapt=true"),
+        ({"max_minutes": 99, "adapt": True}, "at most 15"),
+        ({"adapt": "maybe"}, "adapt"),
+        ({"adapt": True, "model": "pumps"}, "leave out adapt"),
+        ({"seed": 1, "model": "pumps"}, "leave out seed"),
     ],
 )
 def test_wrong_choices_get_a_sentence_that_names_them(
@@ -164,7 +169,6 @@ def test_an_id_that_is_none_never_reaches_the_disk(client: TestClient, id: str) 
         ({"workers": 0}, "workers"),
         ({"queue_length": 0}, "queue_length"),
         ({"keep_hours": 0}, "keep_hours"),
-        ({"fit_minutes": 99}, "fit_minutes"),
         ({"token": "short"}, "16 characters"),
         ({"models": Path("/nowhere/at/all")}, "no folder"),
     ],

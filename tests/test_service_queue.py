@@ -17,9 +17,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mdtim.service.app import create_app
-from mdtim.service.jobs import JobQueue
+from mdtim.service.jobs import Job, JobQueue
+from mdtim.service.protocol import Progress
+from mdtim.service.schemas import FillChoices
 from mdtim.service.settings import Limits
-from mdtim.service.store import JobStore, now
+from mdtim.service.store import JobRecord, JobStore, now
 from service_cases import ended, running, send, stub_settings, wait_until
 
 
@@ -90,6 +92,24 @@ def test_progress_comes_with_an_estimate_of_the_time_left(client: TestClient) ->
     status = client.get(f"/v1/jobs/{job}").json()
     assert status["share"] == 0.5
     assert 0 <= status["seconds_left"] < 30
+
+
+def test_the_time_left_follows_the_pace_of_the_present_stage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("mdtim.service.jobs.time.monotonic", lambda: clock[0])
+    job = Job(JobRecord.new(Path("x" * 22, "input.csv"), FillChoices()), keep_seconds=1)
+    job.record.state = "running"
+    for clock[0], since, share, left in (
+        (0.0, 0.0, 0.0, None),
+        (1.0, 0.3, 0.3, None),  # a quick look at the table says nothing about the fill
+        (11.0, 0.3, 0.4, 60.0),
+        (21.0, 0.3, 0.5, 50.0),
+        (99.0, 0.95, 0.95, None),
+    ):
+        job.listen(Progress(share=share, since=since, text="filling"))
+        assert job.seconds_left() == left
 
 
 def test_a_cancelled_job_ends_at_once_and_leaves_nothing(client: TestClient) -> None:

@@ -259,9 +259,7 @@ async def _accept(
     keep_seconds: float | None = None,
 ) -> Job:
     """Take the table of a request, have it checked, and put it in the queue."""
-    known = {model.name for model in _models(service.settings.models)}
-    if choices.model is not None and choices.model not in known:
-        raise HTTPException(404, "there is no model of that name; GET /v1/models lists them")
+    _check(choices, service.settings)
     queue = service.queue
     with queue.place() as folder:
         source = await receive_table(request, folder, service.settings.limits)
@@ -270,6 +268,26 @@ async def _accept(
             _refuse(answer)
         record = JobRecord.new(source, choices, formats, with_pictures=with_pictures)
         return await queue.submit(record, keep_seconds)
+
+
+def _check(choices: FillChoices, settings: ServiceSettings) -> None:
+    """Refuse choices that cannot be followed, so that none is passed over in silence."""
+    limit = settings.limits.adapt_minutes
+    if choices.max_minutes is not None and not choices.adapt:
+        raise HTTPException(
+            422, "max_minutes is a limit for adapting; add adapt=true, or leave it out"
+        )
+    if choices.max_minutes is not None and choices.max_minutes > limit:
+        raise HTTPException(
+            422, f"max_minutes is {choices.max_minutes:g}, this service allows at most {limit:g}"
+        )
+    if choices.model is None:
+        return
+    if choices.adapt or choices.seed is not None:
+        given = "adapt" if choices.adapt else "seed"
+        raise HTTPException(422, f"a model fills as it was fitted; leave out {given}, or the model")
+    if choices.model not in {model.name for model in _models(settings.models)}:
+        raise HTTPException(404, "there is no model of that name; GET /v1/models lists them")
 
 
 def _refuse(failed: Failed) -> NoReturn:

@@ -83,7 +83,7 @@ class WorkerProcess:
             return Failed(
                 reason="time",
                 sentence=f"not done within the time limit of {seconds:g} s; fill fewer rows or "
-                "columns, or allow less time for the fit",
+                "columns, or allow less time to adapt",
             )
         except BaseException:
             await self.stop()  # an unfinished task must not answer the next one

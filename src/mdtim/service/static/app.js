@@ -88,6 +88,15 @@ function offerColumns(names) {
   at("columns").replaceChildren(withText("legend", "Columns"), ...boxes);
 }
 
+// A model fills as it was fitted, so there is nothing to adapt.
+const isAdapting = () => chosen(at("model")) === null && at("adapt").checked;
+
+function offerAdapting() {
+  at("adapt-field").hidden = chosen(at("model")) !== null;
+  at("minutes-field").hidden = !isAdapting();
+  at("minutes").disabled = !isAdapting(); // a field that nobody sees must not stop the form
+}
+
 function tableChoices() {
   const choices = [["time", chosen(at("time"))], ["id", chosen(at("id"))]];
   return choices.filter(([, value]) => value !== null);
@@ -99,9 +108,10 @@ async function fill() {
   const boxes = [...at("columns").querySelectorAll("input")];
   const wanted = boxes.filter((box) => box.checked);
   if (wanted.length === 0) throw new Error("Choose at least one column to fill.");
-  const choices = [...tableChoices(), ["max_minutes", at("minutes").value]];
+  const choices = tableChoices();
   if (wanted.length < boxes.length) choices.push(...wanted.map((box) => ["columns", box.value]));
   if (chosen(at("model")) !== null) choices.push(["model", at("model").value]);
+  if (isAdapting()) choices.push(["adapt", "true"], ["max_minutes", at("minutes").value]);
   at("fill").disabled = true;
   at("result").hidden = true;
   try {
@@ -156,13 +166,14 @@ async function cancel() {
 
 async function showResult(job) {
   const chart = await api.readChart(job.id);
-  const { filled, missing, validation_mae: own, linear_mae: linear } = job.facts;
+  const { filled, missing, steps, validation_mae: own, linear_mae: linear } = job.facts;
   const left = missing - filled;
   const score = own === null || linear === null || own === undefined ? "" :
     ` On held-out cells the mean error is ${own.toPrecision(3)} of a standard deviation; ` +
     `linear interpolation has ${linear.toPrecision(3)}.`;
   at("result-facts").textContent = `${count(filled, "cell")} filled` +
-    `${left > 0 ? `, ${left.toLocaleString("en")} left missing` : ""}.${score}`;
+    `${left > 0 ? `, ${left.toLocaleString("en")} left missing` : ""}` +
+    `${steps > 0 ? `, after ${count(steps, "step")} of training on this table` : ""}.${score}`;
   at("notes").replaceChildren(...job.notes.map((note) => withText("li", note)));
   state.pictures = chart.pictures;
   at("column").replaceChildren(...chart.columns.map((name) => new Option(name, name)));
@@ -228,7 +239,8 @@ async function start() {
   if (state.file === null) await takeFile(example); // unless a table was dropped meanwhile
   const models = await api.readModels();
   at("model-field").hidden = models.length === 0;
-  offer(at("model"), models.map((model) => model.name), null, "the service's own");
+  offer(at("model"), models.map((model) => model.name), null, "the pretrained network");
+  offerAdapting();
 }
 
 at("file").addEventListener("change", action(async (event) => {
@@ -253,6 +265,8 @@ drop.addEventListener("drop", action(async (event) => {
 at("example").addEventListener("click", action(takeExample));
 at("time").addEventListener("change", action(() => look(tableChoices(), false)));
 at("id").addEventListener("change", action(() => look(tableChoices(), false)));
+at("model").addEventListener("change", offerAdapting);
+at("adapt").addEventListener("change", offerAdapting);
 at("choices").addEventListener("submit", action(fill));
 at("cancel").addEventListener("click", action(cancel));
 at("column").addEventListener("change", offerViews);
