@@ -107,6 +107,20 @@ def test_a_gap_is_shown_in_all_charts_and_the_keyboard_moves_on(
     assert ranges(browser_page) == whole
 
 
+@pytest.mark.parametrize("width", [1280, 360])
+def test_a_gap_that_is_shown_stands_below_the_bar_with_its_name(
+    browser_page: Page, tmp_path: Path, width: int
+) -> None:
+    browser_page.set_viewport_size({"width": width, "height": 740})
+    open_report(browser_page, tmp_path, filled(holes(400, {"a": [(40, 30)], "b": [(300, 5)]})))
+    browser_page.get_by_role("button", name="Show the gap of a").first.click()
+    bar, name = (browser_page.locator(at).bounding_box() for at in (".controls", "#chart-0-h"))
+    assert bar is not None
+    assert name is not None
+    assert bar["y"] + bar["height"] <= name["y"] < 740
+    assert browser_page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_dragging_one_chart_moves_all(browser_page: Page, tmp_path: Path) -> None:
     open_report(browser_page, tmp_path, filled(holes(400, {"a": [(40, 30)], "b": [(300, 5)]})))
     before = ranges(browser_page)

@@ -149,6 +149,14 @@
   setTimeout(drawRest, 300);
   dark.addEventListener("change", () => drawn.forEach((plot, element) => plot && paint(element, plot)));
 
+  // What is scrolled to must not end up below the bar, which is as high as its words need.
+  const bar = document.querySelector(".controls");
+  if (bar) {
+    new ResizeObserver(() => {
+      document.documentElement.style.scrollPaddingTop = `${bar.offsetHeight + 12}px`;
+    }).observe(bar);
+  }
+
   // -- buttons, keys and the wheel
 
   const keys = { ArrowLeft: "earlier", ArrowRight: "later", "+": "in", "=": "in", "-": "out", 0: "all" };
