@@ -72,6 +72,11 @@ def test_a_dropped_file_is_filled_drawn_and_downloaded_as_the_library_fills_it(
     before = chart.get_attribute("aria-label")
     page.get_by_label("View").select_option(index=1)
     assert "gap of" in (chart.get_attribute("aria-label") or "")
+    page.get_by_text("The filled cells as a table").click()
+    said = page.get_by_role("region", name="Filled cells").locator("tbody tr")
+    assert f"{said.count()} of the" in (chart.get_attribute("aria-label") or "")
+    low, filled, high = (float(said.first.locator("td").nth(n).inner_text()) for n in (1, 0, 2))
+    assert low <= filled <= high
     page.get_by_label("Column", exact=True).select_option(index=1)
     assert chart.get_attribute("aria-label") != before
     assert download(page, "Download CSV") == (expected / "out.csv").read_bytes()

@@ -121,6 +121,20 @@ def test_a_gap_that_is_shown_stands_below_the_bar_with_its_name(
     assert browser_page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_a_line_is_not_cut_where_it_enters_and_leaves_the_view(
+    browser_page: Page, tmp_path: Path
+) -> None:
+    # One long slope, thinned; in the view of the gap of b it has no point of its own.
+    frame = holes(40_000, {"a": [(1, 1)], "b": [(20_000, 3)]})
+    frame["a"] = np.where(frame["a"].isna(), np.nan, np.arange(40_000.0))
+    open_report(browser_page, tmp_path, filled(frame))
+    browser_page.get_by_role("button", name="Show the gap of b").first.click()
+    browser_page.wait_for_timeout(200)
+    low, high = ranges(browser_page)[1][2:]
+    assert low < 19_988
+    assert high > 20_014
+
+
 def test_dragging_one_chart_moves_all(browser_page: Page, tmp_path: Path) -> None:
     open_report(browser_page, tmp_path, filled(holes(400, {"a": [(40, 30)], "b": [(300, 5)]})))
     before = ranges(browser_page)

@@ -40,13 +40,22 @@
     // Show what lies in the range at its full height.
     const [start, end] = range;
     let low = Infinity, high = -Infinity;
+    const hold = (value) => {
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    };
     for (const { data_source } of plot.renderers) {
       const { x, ...columns } = Object.fromEntries(Object.entries(data_source.data));
-      for (const column of Object.values(columns)) {
+      const isLine = ["observed", "filled"].includes(data_source.name);
+      for (const y of Object.values(columns)) {
         for (let i = 0; i < x.length; i++) {
-          if (x[i] >= start && x[i] <= end && isFinite(column[i])) {
-            low = Math.min(low, column[i]);
-            high = Math.max(high, column[i]);
+          if (!isFinite(y[i])) continue;
+          if (x[i] >= start && x[i] <= end) hold(y[i]);
+          if (!isLine || i === 0 || !isFinite(y[i - 1])) continue;
+          // A line that enters or leaves the range does so at a height of its own.
+          for (const edge of range) {
+            if (x[i - 1] >= edge || x[i] <= edge) continue;
+            hold(y[i - 1] + (y[i] - y[i - 1]) * (edge - x[i - 1]) / (x[i] - x[i - 1]));
           }
         }
       }

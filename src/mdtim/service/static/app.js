@@ -49,15 +49,20 @@ function count(number, one, many = `${one}s`) {
 
 function showGaps(table) {
   drawMap(at("map"), table);
-  const rows = table.columns.map((column) => {
-    const cells = [column.column, column.missing.toLocaleString("en"),
-      `${(100 * column.share).toFixed(1)} %`, column.gaps.toLocaleString("en"),
-      column.longest_gap.toLocaleString("en")];
+  fillTable(at("gap-table"), table.columns.map((column) => [
+    column.column, column.missing.toLocaleString("en"), `${(100 * column.share).toFixed(1)} %`,
+    column.gaps.toLocaleString("en"), column.longest_gap.toLocaleString("en"),
+  ]));
+}
+
+function fillTable(table, rows) {
+  table.tBodies[0].replaceChildren(...rows.map(([name, ...cells]) => {
     const row = document.createElement("tr");
-    row.append(...cells.map((text) => withText("td", text)));
+    const head = withText("th", name);
+    head.scope = "row";
+    row.append(head, ...cells.map((text) => withText("td", text)));
     return row;
-  });
-  at("gap-table").tBodies[0].replaceChildren(...rows);
+  }));
 }
 
 function withText(name, text) {
@@ -147,7 +152,9 @@ async function follow(job) {
 }
 
 function progressInWords(job) {
-  if (job.state === "queued") return `Waiting; ${count(job.ahead, "job")} ahead.`;
+  if (job.state === "queued") {
+    return job.ahead === 0 ? "Next in line…" : `Waiting; ${count(job.ahead, "job")} ahead.`;
+  }
   const left = job.seconds_left;
   if (left === null) return `${job.text}…`;
   const rounded = left < 60 ? `${Math.max(1, Math.round(left))} s` : `${Math.round(left / 60)} min`;
@@ -168,7 +175,7 @@ async function showResult(job) {
   const chart = await api.readChart(job.id);
   const { filled, missing, steps, validation_mae: own, linear_mae: linear } = job.facts;
   const left = missing - filled;
-  const score = own === null || linear === null || own === undefined ? "" :
+  const score = own === null || linear === null ? "" :
     ` On held-out cells the mean error is ${own.toPrecision(3)} of a standard deviation; ` +
     `linear interpolation has ${linear.toPrecision(3)}.`;
   at("result-facts").textContent = `${count(filled, "cell")} filled` +
@@ -196,9 +203,16 @@ function offerViews() {
 }
 
 function showPicture() {
+  if (at("view").options.length === 0) {
+    at("chart").replaceChildren();
+    fillTable(at("cell-table"), []);
+    return;
+  }
   const picture = state.pictures[Number(at("view").value)];
-  if (picture !== undefined && at("view").options.length > 0) drawChart(at("chart"), picture);
-  else at("chart").replaceChildren();
+  drawChart(at("chart"), picture);
+  const { labels, filled, low, high } = picture;
+  fillTable(at("cell-table"), labels.flatMap((label, step) => filled[step] === null ? [] :
+    [[label, String(filled[step]), String(low[step]), String(high[step])]]));
 }
 
 async function download(kind) {
