@@ -62,6 +62,18 @@ def test_a_job_says_what_was_done_and_leaves_report_and_chart_but_not_the_table(
     assert files == results | {"job.json", "report.html", "chart.json"}
 
 
+def test_what_libraries_print_does_not_get_between_the_messages() -> None:
+    code = (
+        "import os, sys\n"
+        "from mdtim.service import worker\n"
+        "worker._serve = lambda _, answers: (os.write(1, b'MKL ERROR'), answers.write('mine'))\n"
+        "worker.main(['read', '4000000000', '1000000', '1'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "mine"
+    assert "MKL ERROR" in done.stderr
+
+
 def test_texts_that_a_spreadsheet_would_run_stay_as_they_were(
     place: Place, job: dict[str, Any]
 ) -> None:

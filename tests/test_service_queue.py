@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -18,6 +20,7 @@ from fastapi.testclient import TestClient
 
 from mdtim.service.app import create_app
 from mdtim.service.jobs import Job, JobQueue
+from mdtim.service.process import WorkerProcess
 from mdtim.service.protocol import Progress
 from mdtim.service.schemas import FillChoices
 from mdtim.service.settings import Limits
@@ -60,7 +63,13 @@ def test_a_killed_worker_fails_its_own_job_with_a_sentence_and_no_other(client: 
 
 
 @pytest.mark.parametrize(
-    ("table", "sentence"), [("die", "SIGKILL"), ("quit", "exit code 3"), ("babble", "unexpectedly")]
+    ("table", "sentence"),
+    [
+        ("die", "SIGKILL"),
+        ("quit", "exit code 3"),
+        ("babble", "unexpectedly"),
+        ("ramble", "unexpectedly"),
+    ],
 )
 def test_a_worker_that_ends_or_babbles_gives_the_caller_a_sentence(
     client: TestClient, table: str, sentence: str
@@ -69,6 +78,57 @@ def test_a_worker_that_ends_or_babbles_gives_the_caller_a_sentence(
     assert answer.status_code == 500
     assert sentence in answer.json()["detail"]
     assert send(client, "ok", "/v1/impute").text == "filled"
+
+
+def test_a_fault_of_ours_fails_its_job_and_the_worker_goes_on(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WorkerProcess, "perform", None)
+    jobs = [JobRecord.new(folder_with_table(client), FillChoices()) for _ in range(3)]
+    queue = queue_of(client)
+    assert client.portal is not None
+    for job in jobs:
+        client.portal.call(queue.submit, job)
+    for job in jobs:
+        status = ended(client, job.id)
+        assert status["state"] == "failed"
+        assert "a fault inside the service" in status["message"]
+    monkeypatch.undo()
+    assert ended(client, send(client, "ok").json()["id"])["state"] == "done"
+
+
+def folder_with_table(client: TestClient) -> Path:
+    source = queue_of(client)._store.new_folder() / "input.csv"
+    source.write_text("ok")
+    return source
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+def test_workers_end_with_a_service_that_was_killed(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, time\n"
+        "hold = 'import time, sys; from mdtim.service import worker; "
+        "worker.watch_parent(0.1); print(1, flush=True); time.sleep(60)'\n"
+        "worker = subprocess.Popen([sys.executable, '-c', hold], stdout=subprocess.PIPE)\n"
+        "worker.stdout.readline()\n"
+        "print(worker.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    service = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert service.stdout is not None
+    worker = int(service.stdout.readline())
+    assert is_alive(worker)
+    service.kill()
+    service.communicate()
+    wait_until(lambda: not is_alive(worker), 20)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
 
 
 def test_a_full_queue_says_when_to_come_again(client: TestClient) -> None:

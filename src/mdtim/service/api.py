@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -36,6 +37,7 @@ from mdtim.service.schemas import (
 from mdtim.service.settings import ServiceSettings
 from mdtim.service.store import JobRecord, JobStore
 
+logger = logging.getLogger("mdtim.service")
 MEDIA_TYPES: dict[str, str] = {
     "csv": "text/csv; charset=utf-8",
     "parquet": "application/vnd.apache.parquet",
@@ -317,8 +319,11 @@ def _models(folder: Path | None) -> list[ModelFacts]:
         return []
     found = []
     for path in sorted(folder.glob("*/config.json")):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if re.fullmatch(MODEL_NAME, path.parent.name) and document.get("kind") == "imputer":
-            facts = {key: document.get(key) for key in ("window", "variates")}
-            found.append(ModelFacts(name=path.parent.name, **facts))
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if re.fullmatch(MODEL_NAME, path.parent.name) and document["kind"] == "imputer":
+                facts = {key: document.get(key) for key in ("window", "variates")}
+                found.append(ModelFacts(name=path.parent.name, **facts))
+        except (OSError, ValueError, KeyError, TypeError):
+            logger.warning("%s is not of a model; it is not listed", path)
     return found

@@ -115,7 +115,14 @@ class JobQueue:
             async with self._arrived:
                 await self._arrived.wait_for(lambda: self._waiting)
                 job = self._waiting.popleft()
-            await self._run(job, worker)
+            try:
+                await self._run(job, worker)
+            except Exception:  # else this worker would never take a job again
+                logger.exception("a fault at job %s", job.record.id[:6])
+                await worker.stop()
+                job.worker = None
+                sentence = "a fault inside the service; its log says more"
+                self._finish(job, Failed(reason="error", sentence=sentence))
 
     async def _run(self, job: Job, worker: WorkerProcess) -> None:
         began = time.monotonic()

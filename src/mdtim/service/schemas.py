@@ -16,7 +16,9 @@ JOB_ID = r"^[A-Za-z0-9_-]{22}$"
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 ADAPT_MINUTES = 1.0
 """Time limit for adapting where a request names none."""
-ColumnName = Annotated[str, Field(min_length=1, max_length=500)]
+MAX_NAME = 500
+"""Characters of a column's name."""
+ColumnName = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 Level = Annotated[float, Field(gt=0, lt=1)]
 
 

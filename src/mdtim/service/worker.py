@@ -10,6 +10,8 @@ import errno
 import json
 import os
 import sys
+import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -30,9 +32,10 @@ FITTED, ADAPTED, FILLED = 0.3, 0.85, 0.95
 def main(arguments: list[str]) -> None:
     """Serve tasks; arguments: "fill" or "read", bytes of memory and of a file, threads."""
     kind, (memory, file_size, threads) = arguments[0], map(int, arguments[1:])
-    # What libraries print must not get between the messages.
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    sys.stdout = sys.stderr
+    # What libraries print, those in C too, must not get between the messages.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    watch_parent()
     if kind == "fill":
         import torch
 
@@ -47,6 +50,18 @@ def main(arguments: list[str]) -> None:
     # A GPU's driver maps more addresses than any machine has memory.
     limit_process(None if has_gpu else memory, file_size)
     _serve(sys.stdin, answers)
+
+
+def watch_parent(seconds: float = 2.0) -> None:
+    """End this process soon after the service, also in the middle of a task."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(seconds)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _serve(tasks: TextIO, answers: TextIO) -> None:
