@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from service_cases import Place, csv_of, running, sensors, stub_settings
+from service_cases import Place, csv_of, running, sensors, stub_settings, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -171,6 +171,34 @@ def test_a_job_shows_the_time_left_and_can_be_cancelled(browser_page: Page, tmp_
         expect(browser_page.get_by_role("button", name="Fill", exact=True)).to_be_enabled()
         expect(browser_page.get_by_role("alert")).to_be_hidden()
         assert client.get("/healthz").json()["running"] == 0
+
+
+def test_another_table_ends_the_work_on_the_last_one(browser_page: Page, tmp_path: Path) -> None:
+    with running(stub_settings(tmp_path)) as client:
+        browser_page.goto(str(client.base_url))
+        drop(browser_page, "slow.csv", b"sleep 60")
+        expect(browser_page.locator("#facts")).to_contain_text("slow.csv: 2 rows")
+        browser_page.get_by_role("button", name="Fill", exact=True).click()
+        expect(browser_page.locator("#work-text")).to_contain_text("half way")
+        drop(browser_page, "other.csv", b"ok")
+        expect(browser_page.locator("#facts")).to_contain_text("other.csv: 2 rows")
+        expect(browser_page.locator("#work")).to_be_hidden()
+        expect(browser_page.get_by_role("button", name="Fill", exact=True)).to_be_enabled()
+        expect(browser_page.get_by_role("alert")).to_be_hidden()
+        wait_until(lambda: client.get("/healthz").json()["running"] == 0)
+
+
+def test_a_job_that_fails_gives_a_sentence_and_can_be_sent_again(
+    browser_page: Page, tmp_path: Path
+) -> None:
+    with running(stub_settings(tmp_path)) as client:
+        browser_page.goto(str(client.base_url))
+        drop(browser_page, "bad.csv", b"die")
+        expect(browser_page.locator("#facts")).to_contain_text("bad.csv: 2 rows")
+        browser_page.get_by_role("button", name="Fill", exact=True).click()
+        expect(browser_page.get_by_role("alert")).to_contain_text("ended unexpectedly")
+        expect(browser_page.locator("#work")).to_be_hidden()
+        expect(browser_page.get_by_role("button", name="Fill", exact=True)).to_be_enabled()
 
 
 def test_a_token_is_asked_for_where_the_service_has_one(

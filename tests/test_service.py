@@ -103,6 +103,16 @@ def test_nothing_is_trained_unless_asked_for_and_then_within_the_time(
     assert adapted["facts"]["validation_mae"] <= 1.05 * job["facts"]["validation_mae"]
 
 
+def test_infinite_cells_are_refused_or_filled_as_asked(place: Place) -> None:
+    frame = sensors()
+    frame.loc[7, "flow"] = float("inf")
+    refused = send(place.client, csv_of(frame), "/v1/impute")
+    assert refused.status_code == 422
+    assert "inf_as_missing" in refused.json()["detail"]
+    filled = send(place.client, csv_of(frame), "/v1/impute", inf_as_missing=True)
+    assert -2 < pd.read_csv(io.BytesIO(filled.content))["flow"][7] < 2
+
+
 def test_one_call_sends_the_filled_table_with_quantiles(place: Place, expected: Path) -> None:
     answer = place.client.post(
         "/v1/impute",

@@ -35,11 +35,15 @@ class TableChoices(BaseModel):
     columns: list[ColumnName] = Field(
         [], max_length=500, description="Columns to fill; without, all numeric ones."
     )
+    inf_as_missing: bool = Field(
+        False, description="Treat infinite cells as missing instead of refusing the table."
+    )
 
     def table_options(self) -> dict[str, Any]:
         """What was said, as arguments of `TableOptions` and `MDTIMImputer`."""
         given = self.model_dump(include={"time", "id", "freq"}, exclude_none=True)
-        return given | ({"columns": tuple(self.columns)} if self.columns else {})
+        given |= {"columns": tuple(self.columns)} if self.columns else {}
+        return given | ({"inf_as_missing": True} if self.inf_as_missing else {})
 
 
 class FillChoices(TableChoices):

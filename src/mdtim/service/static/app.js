@@ -6,11 +6,13 @@ import { drawMap } from "./map.js";
 
 const POLL_MILLISECONDS = 400;
 const at = (id) => document.getElementById(id);
-const state = { file: null, table: null, job: null, pictures: [], turn: 0 };
+// job: of the result that is shown; work: what is under way, { id } once the service has given it one.
+const state = { file: null, table: null, job: null, work: null, pictures: [], turn: 0 };
 
 // -- the table -------------------------------------------------------------------------------
 
 async function takeFile(file) {
+  stopWork().catch(() => {}); // the service forgets it in any case, if later
   state.file = file;
   state.job = null;
   for (const id of ["gaps", "choices", "work", "result"]) at(id).hidden = true;
@@ -29,11 +31,13 @@ async function look(choices, isNew) {
   if (isNew) offerColumns(found.numeric);
   at("choices").hidden = false;
   at("gaps").hidden = found.table === null;
-  at("fill").disabled = found.table === null || found.table.missing === 0;
+  at("fill").disabled = !canFill();
   at("choice-note").textContent = found.problem ??
     (found.table.missing === 0 ? "Nothing is missing." : found.notes.join(" "));
   if (found.table !== null) showGaps(found.table);
 }
+
+const canFill = () => state.work === null && state.table !== null && state.table.missing > 0;
 
 function inWords(found) {
   const size = `${state.file.name}: ${count(found.rows, "row")}, ${count(found.names.length, "column")}`;
@@ -117,37 +121,36 @@ async function fill() {
   if (wanted.length < boxes.length) choices.push(...wanted.map((box) => ["columns", box.value]));
   if (chosen(at("model")) !== null) choices.push(["model", at("model").value]);
   if (isAdapting()) choices.push(["adapt", "true"], ["max_minutes", at("minutes").value]);
+  const work = state.work = { id: null };
   at("fill").disabled = true;
   at("result").hidden = true;
+  at("bar").removeAttribute("value");
+  at("work-text").textContent = "Sending the table…";
+  at("work").hidden = false;
+  at("cancel").focus();
   try {
     const job = await api.createJob(state.file, choices);
-    state.job = job.id;
-    at("work").hidden = false;
-    at("cancel").focus();
-    const ended = await follow(job);
-    if (ended !== null) await showResult(ended);
+    work.id = job.id;
+    if (state.work !== work) await api.deleteJob(job.id); // cancelled while it was sent
+    else await showResult(await follow(job, work));
+  } catch (error) {
+    if (state.work === work) throw error; // else nobody waits for it
   } finally {
-    at("fill").disabled = false;
-    at("work").hidden = true;
+    if (state.work === work) stopWork().catch(() => {});
   }
 }
 
-// The job when it is done; null where it was cancelled or another table was chosen.
-async function follow(job) {
-  const { id } = job;
+// The job when it is done; an error where it failed or is no longer wanted.
+async function follow(job, work) {
   while (job.state === "queued" || job.state === "running") {
     at("bar").value = job.share;
     at("work-text").textContent = progressInWords(job);
     await new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));
-    if (state.job !== id) return null;
-    try {
-      job = await api.readJob(id);
-    } catch (error) {
-      if (state.job !== id) return null; // cancelled while asking
-      throw error;
-    }
+    if (state.work !== work) throw new Error("cancelled");
+    job = await api.readJob(job.id);
   }
   if (job.state !== "done") throw new Error(job.message);
+  work.id = null; // what is finished need not be cancelled
   return job;
 }
 
@@ -162,17 +165,25 @@ function progressInWords(job) {
 }
 
 async function cancel() {
-  const id = state.job;
-  state.job = null;
-  at("work").hidden = true;
+  const deleted = stopWork();
   at("fill").focus();
-  await api.deleteJob(id);
+  await deleted;
+}
+
+// End what is under way, here and at the service.
+async function stopWork() {
+  const work = state.work;
+  state.work = null;
+  at("work").hidden = true;
+  at("fill").disabled = !canFill();
+  if (work !== null && work.id !== null) await api.deleteJob(work.id);
 }
 
 // -- the result ------------------------------------------------------------------------------
 
 async function showResult(job) {
   const chart = await api.readChart(job.id);
+  state.job = job.id;
   const { filled, missing, steps, validation_mae: own, linear_mae: linear } = job.facts;
   const left = missing - filled;
   const score = own === null || linear === null ? "" :
@@ -221,7 +232,7 @@ async function download(kind) {
   link.href = URL.createObjectURL(blob);
   link.download = kind === "report" ? "report.html" : `filled.${kind}`;
   link.click();
-  URL.revokeObjectURL(link.href);
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // some browsers begin to read late
 }
 
 // -- wiring ----------------------------------------------------------------------------------
