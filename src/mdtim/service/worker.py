@@ -162,7 +162,7 @@ def _fill(task: Task, say: Say) -> dict[str, Any]:
         from mdtim.service.chart import chart
 
         result.report(folder / "report.html")
-        (folder / "chart.json").write_text(json.dumps(chart(result)), encoding="utf-8")
+        (folder / "chart.json").write_text(json.dumps(chart(result), allow_nan=False))
     # A model's steps and scores belong to the table that it was fitted to.
     fit = imputer.report_ if task.model is None else None
     return {
