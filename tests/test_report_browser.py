@@ -221,6 +221,9 @@ def test_every_control_and_figure_has_a_name_and_can_be_reached(
         seen.add(role)
         assert node.get("name", {}).get("value", "").strip(), node
     assert {"button", "link", "toolbar", "image", "table", "group", "navigation"} <= seen
+    regions = browser_page.get_by_role("region").evaluate_all("all => all.map(e => e.ariaLabel)")
+    named = [name for name in regions if name is not None]  # others have their heading
+    assert len(named) == len(set(named)) > 3
     # From the top of the page Tab leads past the skip link to each chart of a column.
     browser_page.evaluate("document.activeElement.blur()")
     reached = set()

@@ -245,7 +245,7 @@ function action(work) {
     try {
       await work(event);
     } catch (error) {
-      at("alert").textContent = error.message;
+      at("alert").textContent = error.message.charAt(0).toUpperCase() + error.message.slice(1);
       at("alert").hidden = false;
       at("alert").scrollIntoView({ block: "nearest" });
       if (at("facts").textContent.endsWith("…")) at("facts").textContent = "No table yet.";
