@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-DROP = """([name, text]) => {
+DROP = """([name, text, place]) => {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const transfer = new DataTransfer();
   transfer.items.add(new File([bytes], name));
-  document.getElementById("drop").dispatchEvent(
+  document.querySelector(place).dispatchEvent(
     new DragEvent("drop", { dataTransfer: transfer, bubbles: true, cancelable: true }));
 }"""
 
@@ -36,8 +36,8 @@ def page(browser_page: Page, place: Place) -> Page:
     return browser_page
 
 
-def drop(page: Page, name: str, content: bytes) -> None:
-    page.evaluate(DROP, [name, base64.b64encode(content).decode()])
+def drop(page: Page, name: str, content: bytes, place: str = "#drop") -> None:
+    page.evaluate(DROP, [name, base64.b64encode(content).decode(), place])
     expect(page.locator("#facts")).not_to_contain_text("example.csv")
 
 
@@ -85,7 +85,8 @@ def test_a_dropped_file_is_filled_drawn_and_downloaded_as_the_library_fills_it(
 
 
 def test_only_the_chosen_columns_are_filled(page: Page) -> None:
-    drop(page, "sensors.csv", csv_of(sensors()))
+    drop(page, "sensors.csv", csv_of(sensors()), "h1")  # anywhere on the page
+    expect(page.locator("#facts")).to_contain_text("sensors.csv: 120 rows")
     page.get_by_role("checkbox", name="level").uncheck()
     fill(page)
     assert page.get_by_label("Column", exact=True).locator("option").all_inner_texts() == ["flow"]
@@ -128,7 +129,7 @@ def test_minutes_are_asked_for_and_sent_only_where_the_network_is_to_adapt(page:
 def test_a_bad_file_gives_a_sentence(
     page: Page, page_faults: list[str], name: str, content: bytes, sentence: str
 ) -> None:
-    page.evaluate(DROP, [name, base64.b64encode(content).decode()])
+    page.evaluate(DROP, [name, base64.b64encode(content).decode(), "#drop"])
     expect(page.get_by_role("alert")).to_contain_text(sentence)
     expect(page.locator("#facts")).to_have_text("No table yet.")
     page_faults.clear()  # the browser notes the refusal on its console

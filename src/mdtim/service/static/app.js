@@ -273,20 +273,24 @@ at("file").addEventListener("change", action(async (event) => {
   event.target.value = "";
   if (file !== undefined) await takeFile(file);
 }));
-const drop = at("drop");
+// A file may be dropped anywhere: beside the box the browser would leave the page to show it.
+const holdsFile = (event) => event.dataTransfer?.types.includes("Files");
 for (const name of ["dragenter", "dragover"]) {
-  drop.addEventListener(name, (event) => {
+  window.addEventListener(name, (event) => {
+    if (!holdsFile(event)) return;
     event.preventDefault();
-    drop.classList.add("over");
+    at("drop").classList.add("over");
   });
 }
-for (const name of ["dragleave", "drop"]) {
-  drop.addEventListener(name, () => drop.classList.remove("over"));
-}
-drop.addEventListener("drop", action(async (event) => {
-  const [file] = event.dataTransfer.files;
-  if (file !== undefined) await takeFile(file);
-}));
+window.addEventListener("dragleave", (event) => {
+  if (event.relatedTarget === null) at("drop").classList.remove("over");
+});
+const takeDropped = action((event) => takeFile(event.dataTransfer.files[0]));
+window.addEventListener("drop", (event) => {
+  if (!holdsFile(event)) return;
+  at("drop").classList.remove("over");
+  takeDropped(event);
+});
 at("example").addEventListener("click", action(takeExample));
 at("time").addEventListener("change", action(() => look(tableChoices(), false)));
 at("id").addEventListener("change", action(() => look(tableChoices(), false)));
