@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,24 +78,14 @@ def nyc() -> pd.DataFrame:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    """The system's Chromium or Playwright's own, without a window; skips where there is none."""
-    from playwright.sync_api import sync_playwright
+    """A browser for all tests; skips where there is none."""
+    from browser_cases import NoChromium, launched_chromium
 
-    # It must not look for updates: tests use no network, and a closed one would delay the start.
-    quiet = ("background-networking", "component-update", "sync", "quic", "gpu", "dev-shm-usage")
-    with sync_playwright() as playwright:
-        found = [shutil.which("chromium"), shutil.which("chromium-browser")]
-        found.append(playwright.chromium.executable_path)
-        path = next((path for path in found if path and Path(path).exists()), None)
-        if path is None:
-            pytest.skip("no Chromium here: make test-browser installs it")
-        browser = playwright.chromium.launch(
-            executable_path=path,
-            chromium_sandbox=False,
-            args=[*(f"--disable-{part}" for part in quiet), "--no-first-run"],
-        )
-        yield browser
-        browser.close()
+    try:
+        with launched_chromium() as browser:
+            yield browser
+    except NoChromium:
+        pytest.skip("no Chromium here: make test-browser installs it")
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ from mdtim.service.app import create_app
 from mdtim.service.settings import Limits, ServiceSettings
 
 STUB = (sys.executable, str(Path(__file__).with_name("stub_worker.py")))
-QUICK = {"window": 16, "max_steps": 1, "num_draws": 1, "device": "cpu"}
-"""Fits in a moment, and the same way wherever it runs."""
+QUICK = {"window": 16, "num_draws": 1, "device": "cpu"}
+"""Fills in a moment, and the same way wherever it runs."""
 
 
 def stub_settings(folder: Path, **changes: Any) -> ServiceSettings:
@@ -128,7 +128,7 @@ def write_library_answers(folder: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(os.cpu_count() or 1)  # sums depend on the number
     with warnings.catch_warnings(action="ignore"):
-        imputer = MDTIMImputer(**QUICK, max_minutes=1.0, seed=0, progress=False).fit(frame)
+        imputer = MDTIMImputer(**QUICK, seed=0, progress=False).fit(frame)
         result = imputer.impute(frame)
     torch.set_num_threads(threads)
     for suffix in ("csv", "parquet"):

@@ -1,4 +1,4 @@
-"""A worker that does what the table says: "sleep 5", "die", "quit", "babble" or "ok".
+"""A worker that does what the table says: "sleep 5", "die", "quit", "babble", "ramble" or "ok".
 
 It starts in no time and speaks the same lines as the real one. With "real-reader" before the other
 arguments, tables are checked and described by the real one.
@@ -46,6 +46,8 @@ def work() -> None:
                 sys.exit(3)
             elif word == "babble":
                 print("no message of ours", flush=True)
+            elif word == "ramble":
+                say(say="done", facts={}, notes=["x" * 2**25])
             for form in task["formats"]:
                 source.with_name(f"result.{form}").write_text("filled")
             if task["with_pictures"]:

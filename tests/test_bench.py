@@ -19,8 +19,10 @@ from mdtim.bench import (
     file_page,
     kernels,
     load,
+    report,
     scale,
     scale_page,
+    service_page,
     speed,
     speed_page,
     table,
@@ -140,6 +142,19 @@ def test_load_counts_what_clients_see(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(counts.uploads) == 2
 
 
+def test_the_report_of_a_table_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = report.run_report(300, 2)
+    assert (row.rows, row.columns) == (300, 2)
+    assert 0 < row.gaps <= row.missing < 600
+    assert 1 < row.megabytes < 3  # Bokeh's script alone is more than one
+    assert "bokeh" in row.versions
+    monkeypatch.setattr(report, "run_report", lambda: row)
+    output = tmp_path / "report.csv"
+    result = CliRunner().invoke(app, ["bench", "report", "--output", str(output), "--json"])
+    assert json.loads(result.stdout)[0]["megabytes"] == row.megabytes
+    assert len(output.read_text().splitlines()) == 2
+
+
 def test_tables_of_the_load_test_have_their_size_and_gaps() -> None:
     header, *rows = load._csv(1).decode().splitlines()
     assert len(rows) == load.ROWS
@@ -194,6 +209,14 @@ def test_the_rendered_sections_of_the_pretrained_networks_are_those_of_the_resul
     file_page.update(readme, page, root / "results" / "file.csv")
     assert readme.read_text() == (root / "README.md").read_text()
     assert page.read_text() == (root / "docs" / "pretrained.md").read_text()
+
+
+def test_the_measured_sections_of_the_service_are_those_of_the_results(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    page = tmp_path / "service.md"
+    page.write_text((root / "docs" / "service.md").read_text())
+    service_page.update(page, root / "results" / "load.csv", root / "results" / "report.csv")
+    assert page.read_text() == (root / "docs" / "service.md").read_text()
 
 
 def test_a_file_is_filled_and_scored_beside_interpolation(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,3 +271,17 @@ def test_unpacking_stops_at_its_limit_and_copies_what_is_below(suffix: str, tmp_
     assert target.stat().st_size <= 1_000
     unpack(path, target, 200_002)
     assert target.read_text() == "a\n" + "0.0\n" * 50_000
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n\n"])
+@pytest.mark.parametrize("line", ["\n", "\r\n"])
+def test_an_empty_line_of_a_single_column_is_a_missing_cell(
+    tmp_path: Path, line: str, end: str
+) -> None:
+    path = tmp_path / "one.csv"
+    path.write_bytes((line.join(["level", "1.5", "", "", "3", '""', "4"]) + end).encode())
+    assert read_frame(path)["level"].tolist() == pytest.approx(
+        [1.5, np.nan, np.nan, 3.0, np.nan, 4.0], nan_ok=True
+    )
+    path.write_text("a,b\n1,2\n\n3,4\n\n")  # of several columns it is nothing
+    assert len(read_frame(path)) == 2

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,6 +21,22 @@ def batch(seed: int, share: float, shape: tuple[int, int, int] = (2, 12, 3)) -> 
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(shape, generator=generator)
     return values, torch.rand(shape, generator=generator) < share
+
+
+def test_hundreds_of_variates_are_related_rightly_whatever_the_number_of_threads() -> None:
+    # In a process of its own: the number of threads is the whole process's.
+    code = (
+        "import torch\n"
+        "from mdtim.guesses import _inverse\n"
+        "torch.set_num_threads(2)\n"
+        "walk = torch.randn((4, 400, 300), generator=torch.Generator().manual_seed(0)).double()\n"
+        "covariance = walk.mT @ walk / 400\n"
+        "inverse, variance = _inverse(covariance)\n"
+        "ridged = covariance.diagonal_scatter(variance, dim1=-2, dim2=-1)\n"
+        "torch.testing.assert_close(inverse @ ridged, torch.eye(300).double().expand(4, -1, -1))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def tied(seed: int, num_windows: int = 4, num_steps: int = 48) -> Tensor:

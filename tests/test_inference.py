@@ -163,7 +163,7 @@ def test_progress_counts_up_to_the_number_of_windows() -> None:
         16,
         batch_size=2,
         keep_distribution=False,
-        progress=lambda done, total: seen.append((done, total)),
+        on_windows=lambda done, total: seen.append((done, total)),
     )
     assert seen[-1][0] == seen[-1][1]
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from service_cases import Place, csv_of, running, sensors, stub_settings
+from service_cases import Place, csv_of, running, sensors, stub_settings, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
 
-DROP = """([name, text]) => {
+DROP = """([name, text, place]) => {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const transfer = new DataTransfer();
   transfer.items.add(new File([bytes], name));
-  document.getElementById("drop").dispatchEvent(
+  document.querySelector(place).dispatchEvent(
     new DragEvent("drop", { dataTransfer: transfer, bubbles: true, cancelable: true }));
 }"""
 
@@ -36,8 +36,8 @@ def page(browser_page: Page, place: Place) -> Page:
     return browser_page
 
 
-def drop(page: Page, name: str, content: bytes) -> None:
-    page.evaluate(DROP, [name, base64.b64encode(content).decode()])
+def drop(page: Page, name: str, content: bytes, place: str = "#drop") -> None:
+    page.evaluate(DROP, [name, base64.b64encode(content).decode(), place])
     expect(page.locator("#facts")).not_to_contain_text("example.csv")
 
 
@@ -72,6 +72,11 @@ def test_a_dropped_file_is_filled_drawn_and_downloaded_as_the_library_fills_it(
     before = chart.get_attribute("aria-label")
     page.get_by_label("View").select_option(index=1)
     assert "gap of" in (chart.get_attribute("aria-label") or "")
+    page.get_by_text("The filled cells as a table").click()
+    said = page.get_by_role("region", name="Filled cells").locator("tbody tr")
+    assert f"{said.count()} of the" in (chart.get_attribute("aria-label") or "")
+    low, filled, high = (float(said.first.locator("td").nth(n).inner_text()) for n in (1, 0, 2))
+    assert low <= filled <= high
     page.get_by_label("Column", exact=True).select_option(index=1)
     assert chart.get_attribute("aria-label") != before
     assert download(page, "Download CSV") == (expected / "out.csv").read_bytes()
@@ -80,10 +85,37 @@ def test_a_dropped_file_is_filled_drawn_and_downloaded_as_the_library_fills_it(
 
 
 def test_only_the_chosen_columns_are_filled(page: Page) -> None:
-    drop(page, "sensors.csv", csv_of(sensors()))
+    drop(page, "sensors.csv", csv_of(sensors()), "h1")  # anywhere on the page
+    expect(page.locator("#facts")).to_contain_text("sensors.csv: 120 rows")
     page.get_by_role("checkbox", name="level").uncheck()
     fill(page)
     assert page.get_by_label("Column", exact=True).locator("option").all_inner_texts() == ["flow"]
+
+
+def test_minutes_are_asked_for_and_sent_only_where_the_network_is_to_adapt(page: Page) -> None:
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url))
+    drop(page, "sensors.csv", csv_of(sensors()))
+    minutes = page.get_by_label("Minutes at most")
+    expect(minutes).to_be_hidden()
+    fill(page)
+    assert not re.search("adapt|minutes", " ".join(sent))
+    expect(page.locator("#result-facts")).not_to_contain_text("training")
+    page.get_by_label("Adapt to this table first").check()
+    minutes.fill("0.1")
+    page.get_by_role("button", name="Fill", exact=True).click()
+    training = re.compile(r"training, step \d+.*; about \d+ s left")
+    expect(page.locator("#work-text")).to_contain_text(training, timeout=30_000)
+    facts = page.locator("#result-facts")
+    expect(facts).to_contain_text("of training on this table", timeout=30_000)
+    assert [url for url in sent if re.search(r"/v1/jobs\?.*adapt=true&max_minutes=0\.1$", url)]
+    sent.clear()
+    page.get_by_label("Model").select_option("pumps")  # fills as it was fitted
+    expect(page.get_by_label("Adapt to this table first")).to_be_hidden()
+    expect(minutes).to_be_hidden()
+    fill(page)
+    assert [url for url in sent if "model=pumps" in url]
+    assert not re.search("adapt|minutes", " ".join(sent))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +129,7 @@ def test_only_the_chosen_columns_are_filled(page: Page) -> None:
 def test_a_bad_file_gives_a_sentence(
     page: Page, page_faults: list[str], name: str, content: bytes, sentence: str
 ) -> None:
-    page.evaluate(DROP, [name, base64.b64encode(content).decode()])
+    page.evaluate(DROP, [name, base64.b64encode(content).decode(), "#drop"])
     expect(page.get_by_role("alert")).to_contain_text(sentence)
     expect(page.locator("#facts")).to_have_text("No table yet.")
     page_faults.clear()  # the browser notes the refusal on its console
@@ -142,6 +174,34 @@ def test_a_job_shows_the_time_left_and_can_be_cancelled(browser_page: Page, tmp_
         assert client.get("/healthz").json()["running"] == 0
 
 
+def test_another_table_ends_the_work_on_the_last_one(browser_page: Page, tmp_path: Path) -> None:
+    with running(stub_settings(tmp_path)) as client:
+        browser_page.goto(str(client.base_url))
+        drop(browser_page, "slow.csv", b"sleep 60")
+        expect(browser_page.locator("#facts")).to_contain_text("slow.csv: 2 rows")
+        browser_page.get_by_role("button", name="Fill", exact=True).click()
+        expect(browser_page.locator("#work-text")).to_contain_text("half way")
+        drop(browser_page, "other.csv", b"ok")
+        expect(browser_page.locator("#facts")).to_contain_text("other.csv: 2 rows")
+        expect(browser_page.locator("#work")).to_be_hidden()
+        expect(browser_page.get_by_role("button", name="Fill", exact=True)).to_be_enabled()
+        expect(browser_page.get_by_role("alert")).to_be_hidden()
+        wait_until(lambda: client.get("/healthz").json()["running"] == 0)
+
+
+def test_a_job_that_fails_gives_a_sentence_and_can_be_sent_again(
+    browser_page: Page, tmp_path: Path
+) -> None:
+    with running(stub_settings(tmp_path)) as client:
+        browser_page.goto(str(client.base_url))
+        drop(browser_page, "bad.csv", b"die")
+        expect(browser_page.locator("#facts")).to_contain_text("bad.csv: 2 rows")
+        browser_page.get_by_role("button", name="Fill", exact=True).click()
+        expect(browser_page.get_by_role("alert")).to_contain_text("ended unexpectedly")
+        expect(browser_page.locator("#work")).to_be_hidden()
+        expect(browser_page.get_by_role("button", name="Fill", exact=True)).to_be_enabled()
+
+
 def test_a_token_is_asked_for_where_the_service_has_one(
     browser_page: Page, page_faults: list[str], tmp_path: Path
 ) -> None:
@@ -158,6 +218,7 @@ def test_a_token_is_asked_for_where_the_service_has_one(
 def test_every_control_has_a_name_and_is_reached_by_keyboard(page: Page) -> None:
     drop(page, "sensors.csv", csv_of(sensors()))
     fill(page)
+    page.get_by_label("Adapt to this table first").check()
     tree = page.locator("body").aria_snapshot()
     roles = "button|textbox|combobox|checkbox|link|spinbutton|progressbar|img|region"
     found = re.findall(rf"- ({roles})\b(.*)", tree)
@@ -169,7 +230,7 @@ def test_every_control_has_a_name_and_is_reached_by_keyboard(page: Page) -> None
         page.keyboard.press("Tab")
         focused = "document.activeElement"
         reached.add(page.evaluate(f"{focused}.id || {focused}.textContent"))
-    wanted = {"file", "example", "map", "time", "id", "minutes", "fill", "column", "view"}
+    wanted = {"file", "example", "map", "time", "id", "adapt", "minutes", "fill", "column", "view"}
     assert wanted | {"open-report", "Download CSV"} <= reached
 
 

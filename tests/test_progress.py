@@ -46,5 +46,9 @@ def test_a_function_is_told_the_share_done_and_is_not_kept_with_the_model(
     assert shares == sorted(shares)
     assert shares[-1] == 1
     assert "step 6" in said[-1][1]
+    said.clear()
+    imputer.transform(gappy)
+    assert said[-1][0] == 1
+    assert said[-1][1].startswith("filling, ")
     imputer.save(tmp_path / "model")
     assert MDTIMImputer.load(tmp_path / "model").progress == "auto"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from dataclasses import replace
@@ -17,7 +18,9 @@ from hypothesis import strategies as st
 from mdtim.evaluation import Evaluation
 from mdtim.imputation import Imputation
 from mdtim.report import summarize, write_report
+from mdtim.report.charts import chart_document
 from mdtim.report.lines import Fill, Line, make_line
+from mdtim.report.packing import pack_places
 from mdtim.report.page import bokeh_script, json_for_script, render_page
 from mdtim.report.summary import GapFacts
 from mdtim.report.words import describe_chart, describe_errors, describe_lengths, describe_map
@@ -242,6 +245,40 @@ def test_a_thinned_line_keeps_extremes_and_something_of_every_stretch_with_a_gap
 def test_a_value_between_two_gaps_is_drawn_as_a_dot() -> None:
     line = line_of(filled(holes(40, {"a": [(10, 2), (13, 2)]})))
     assert line.observed.alone().positions.tolist() == [12]
+
+
+def test_lines_are_as_fine_as_the_page_has_room_for() -> None:
+    frame = holes(4_000, {f"c{number}": [(20, 3), (2_000, 40)] for number in range(20)})
+    imputation = filled(frame)
+    document = chart_document(summarize(imputation), Fill.of(imputation))
+    points = unpacked(document["lines"]["chart-7"]["observed"]["value"])
+    assert len(points) > 2 * 1_000  # twice the 400 stretches it would have as one of 20 lines
+
+
+@pytest.mark.parametrize(
+    ("places", "unit", "kind"),
+    [
+        ([0.0, 7200.0, 7200.0, 10800.0], 3600, "u2"),
+        ([5.0, 1e9 + 1], 1e9 - 4, "u2"),
+        ([0.0, 1.0, 1e6], 1, "u4"),
+        ([0.0, 1.0, 1e12], 0, "f8"),
+        ([0.0, 0.5], 0, "f8"),
+        ([3.0, 2.0], 0, "f8"),
+        ([], 1, "u2"),
+    ],
+)
+def test_places_are_packed_without_loss(places: list[float], unit: float, kind: str) -> None:
+    packed = pack_places(np.array(places))
+    assert packed["unit"] == unit
+    assert str(packed["x"]).startswith(f"{kind}:")
+    numbers = unpacked(packed["x"])
+    found = float(packed["first"]) + unit * np.cumsum(numbers) if unit else numbers
+    assert list(found) == places
+
+
+def unpacked(packed: str | float) -> np.ndarray:
+    kind, _, text = str(packed).partition(":")
+    return np.frombuffer(base64.b64decode(text), dtype=f"<{kind}").astype(np.float64)
 
 
 # -- the page -------------------------------------------------------------------------------

@@ -107,6 +107,34 @@ def test_a_gap_is_shown_in_all_charts_and_the_keyboard_moves_on(
     assert ranges(browser_page) == whole
 
 
+@pytest.mark.parametrize("width", [1280, 360])
+def test_a_gap_that_is_shown_stands_below_the_bar_with_its_name(
+    browser_page: Page, tmp_path: Path, width: int
+) -> None:
+    browser_page.set_viewport_size({"width": width, "height": 740})
+    open_report(browser_page, tmp_path, filled(holes(400, {"a": [(40, 30)], "b": [(300, 5)]})))
+    browser_page.get_by_role("button", name="Show the gap of a").first.click()
+    bar, name = (browser_page.locator(at).bounding_box() for at in (".controls", "#chart-0-h"))
+    assert bar is not None
+    assert name is not None
+    assert bar["y"] + bar["height"] <= name["y"] < 740
+    assert browser_page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_line_is_not_cut_where_it_enters_and_leaves_the_view(
+    browser_page: Page, tmp_path: Path
+) -> None:
+    # One long slope, thinned; in the view of the gap of b it has no point of its own.
+    frame = holes(40_000, {"a": [(1, 1)], "b": [(20_000, 3)]})
+    frame["a"] = np.where(frame["a"].isna(), np.nan, np.arange(40_000.0))
+    open_report(browser_page, tmp_path, filled(frame))
+    browser_page.get_by_role("button", name="Show the gap of b").first.click()
+    browser_page.wait_for_timeout(200)
+    low, high = ranges(browser_page)[1][2:]
+    assert low < 19_988
+    assert high > 20_014
+
+
 def test_dragging_one_chart_moves_all(browser_page: Page, tmp_path: Path) -> None:
     open_report(browser_page, tmp_path, filled(holes(400, {"a": [(40, 30)], "b": [(300, 5)]})))
     before = ranges(browser_page)
@@ -193,6 +221,9 @@ def test_every_control_and_figure_has_a_name_and_can_be_reached(
         seen.add(role)
         assert node.get("name", {}).get("value", "").strip(), node
     assert {"button", "link", "toolbar", "image", "table", "group", "navigation"} <= seen
+    regions = browser_page.get_by_role("region").evaluate_all("all => all.map(e => e.ariaLabel)")
+    named = [name for name in regions if name is not None]  # others have their heading
+    assert len(named) == len(set(named)) > 3
     # From the top of the page Tab leads past the skip link to each chart of a column.
     browser_page.evaluate("document.activeElement.blur()")
     reached = set()

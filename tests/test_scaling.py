@@ -24,6 +24,15 @@ def test_standardized_values_go_back() -> None:
     np.testing.assert_allclose(back, numbers[:, 1], atol=2e-5)
 
 
+@given(st.integers(-1060, 1020))
+def test_units_may_be_as_small_or_large_as_numbers_get(exponent: int) -> None:
+    unit = 2.0**exponent
+    coarse = np.round(np.clip(numbers, -4, 4) * 8) / 8  # keeps its digits in the smallest units
+    plain, other = Standardizer.fit(coarse), Standardizer.fit(unit * coarse)
+    np.testing.assert_allclose(other.std / unit, plain.std, rtol=0.01)
+    np.testing.assert_allclose(other.forward(unit * coarse), plain.forward(coarse), atol=0.05)
+
+
 def test_one_absurd_reading_does_not_decide_the_scale() -> None:
     spoiled = numbers.copy()
     spoiled[7, 0] = 1e12

@@ -62,12 +62,55 @@ def test_a_job_says_what_was_done_and_leaves_report_and_chart_but_not_the_table(
     assert files == results | {"job.json", "report.html", "chart.json"}
 
 
+def test_what_libraries_print_does_not_get_between_the_messages() -> None:
+    code = (
+        "import os, sys\n"
+        "from mdtim.service import worker\n"
+        "worker._serve = lambda _, answers: (os.write(1, b'MKL ERROR'), answers.write('mine'))\n"
+        "worker.main(['read', '4000000000', '1000000', '1'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "mine"
+    assert "MKL ERROR" in done.stderr
+
+
 def test_texts_that_a_spreadsheet_would_run_stay_as_they_were(
     place: Place, job: dict[str, Any]
 ) -> None:
     answer = place.client.get(f"/v1/jobs/{job['id']}/result?format=csv")
     filled = pd.read_csv(io.BytesIO(answer.content))
     pd.testing.assert_frame_equal(filled[["when", "note"]], sensors()[["when", "note"]])
+
+
+def test_nothing_is_trained_unless_asked_for_and_then_within_the_time(
+    place: Place, job: dict[str, Any]
+) -> None:
+    assert job["facts"]["steps"] == 0
+    asked = send(place.client, csv_of(sensors()), adapt=True, max_minutes=0.02)
+    texts: set[str] = set()
+
+    def has_ended() -> bool:
+        status = place.client.get(f"/v1/jobs/{asked.json()['id']}").json()
+        texts.add(status["text"])
+        return bool(status["state"] not in ("queued", "running"))
+
+    wait_until(has_ended)
+    adapted = ended(place.client, asked.json()["id"])
+    assert adapted["state"] == "done", adapted
+    assert 0 < adapted["facts"]["steps"] < 400
+    assert any(text.startswith("training, step") for text in texts)
+    # Held-out cells are the judge: training that makes it worse is thrown away.
+    assert adapted["facts"]["validation_mae"] <= 1.05 * job["facts"]["validation_mae"]
+
+
+def test_infinite_cells_are_refused_or_filled_as_asked(place: Place) -> None:
+    frame = sensors()
+    frame.loc[7, "flow"] = float("inf")
+    refused = send(place.client, csv_of(frame), "/v1/impute")
+    assert refused.status_code == 422
+    assert "inf_as_missing" in refused.json()["detail"]
+    filled = send(place.client, csv_of(frame), "/v1/impute", inf_as_missing=True)
+    assert -2 < pd.read_csv(io.BytesIO(filled.content))["flow"][7] < 2
 
 
 def test_one_call_sends_the_filled_table_with_quantiles(place: Place, expected: Path) -> None:

@@ -74,6 +74,41 @@ def test_the_own_page_may_ask(client: TestClient) -> None:
     assert answer.status_code == 200
 
 
+def test_methods_of_a_callers_own_do_not_fill_the_metrics(client: TestClient) -> None:
+    for number in range(5):
+        assert client.request(f"X{number}", "/healthz").status_code == 405
+    text = client.get("/metrics", headers=allowed()).text
+    assert 'method="other",route="/healthz",status="405"} 5.0' in text
+    assert "X1" not in text
+
+
+def test_a_fault_of_ours_is_a_sentence_too_and_as_careful(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("secret")
+
+    monkeypatch.setattr("mdtim.service.api.example_csv", fail)
+    with running(stub_settings(tmp_path)) as client:
+        answer = client.get("/v1/example")
+        assert answer.status_code == 500
+        assert "a fault inside the service" in answer.json()["detail"]
+        assert "secret" not in answer.text
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert 'route="/v1/example",status="500"' in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"kind": "run"}', "\udcff"])
+def test_what_is_no_model_is_not_listed_and_hides_no_other(tmp_path: Path, text: str) -> None:
+    for name, content in (("bad", text), ("good", '{"kind": "imputer", "window": 24}')):
+        (tmp_path / "models" / name).mkdir(parents=True)
+        path = tmp_path / "models" / name / "config.json"
+        path.write_bytes(content.encode(errors="surrogateescape"))
+    settings = stub_settings(tmp_path / "jobs", models=tmp_path / "models")
+    with TestClient(create_app(settings), base_url="http://localhost") as client:
+        assert [model["name"] for model in client.get("/v1/models").json()] == ["good"]
+
+
 def test_a_service_for_a_network_answers_to_any_name(tmp_path: Path) -> None:
     app = create_app(stub_settings(tmp_path, host="0.0.0.0"))
     with TestClient(app, base_url="http://tables.example") as client:
@@ -138,7 +173,12 @@ def test_another_kind_of_body_gets_a_sentence(client: TestClient) -> None:
         ({"seed": -1}, "seed"),
         ({"nonsense": 1}, "nonsense"),
         ({"model": "../secret"}, "model"),
-        ({"max_minutes": 0}, "max_minutes"),
+        ({"max_minutes": 0, "adapt": True}, "max_minutes"),
+        ({"max_minutes": 2}, "add adapt=true"),
+        ({"max_minutes": 99, "adapt": True}, "at most 15"),
+        ({"adapt": "maybe"}, "adapt"),
+        ({"adapt": True, "model": "pumps"}, "leave out adapt"),
+        ({"seed": 1, "model": "pumps"}, "leave out seed"),
     ],
 )
 def test_wrong_choices_get_a_sentence_that_names_them(
@@ -164,7 +204,6 @@ def test_an_id_that_is_none_never_reaches_the_disk(client: TestClient, id: str) 
         ({"workers": 0}, "workers"),
         ({"queue_length": 0}, "queue_length"),
         ({"keep_hours": 0}, "keep_hours"),
-        ({"fit_minutes": 99}, "fit_minutes"),
         ({"token": "short"}, "16 characters"),
         ({"models": Path("/nowhere/at/all")}, "no folder"),
     ],

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -17,9 +19,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mdtim.service.app import create_app
-from mdtim.service.jobs import JobQueue
+from mdtim.service.jobs import Job, JobQueue
+from mdtim.service.process import WorkerProcess
+from mdtim.service.protocol import Progress
+from mdtim.service.schemas import FillChoices
 from mdtim.service.settings import Limits
-from mdtim.service.store import JobStore, now
+from mdtim.service.store import JobRecord, JobStore, now
 from service_cases import ended, running, send, stub_settings, wait_until
 
 
@@ -58,7 +63,13 @@ def test_a_killed_worker_fails_its_own_job_with_a_sentence_and_no_other(client: 
 
 
 @pytest.mark.parametrize(
-    ("table", "sentence"), [("die", "SIGKILL"), ("quit", "exit code 3"), ("babble", "unexpectedly")]
+    ("table", "sentence"),
+    [
+        ("die", "SIGKILL"),
+        ("quit", "exit code 3"),
+        ("babble", "unexpectedly"),
+        ("ramble", "unexpectedly"),
+    ],
 )
 def test_a_worker_that_ends_or_babbles_gives_the_caller_a_sentence(
     client: TestClient, table: str, sentence: str
@@ -67,6 +78,57 @@ def test_a_worker_that_ends_or_babbles_gives_the_caller_a_sentence(
     assert answer.status_code == 500
     assert sentence in answer.json()["detail"]
     assert send(client, "ok", "/v1/impute").text == "filled"
+
+
+def test_a_fault_of_ours_fails_its_job_and_the_worker_goes_on(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WorkerProcess, "perform", None)
+    jobs = [JobRecord.new(folder_with_table(client), FillChoices()) for _ in range(3)]
+    queue = queue_of(client)
+    assert client.portal is not None
+    for job in jobs:
+        client.portal.call(queue.submit, job)
+    for job in jobs:
+        status = ended(client, job.id)
+        assert status["state"] == "failed"
+        assert "a fault inside the service" in status["message"]
+    monkeypatch.undo()
+    assert ended(client, send(client, "ok").json()["id"])["state"] == "done"
+
+
+def folder_with_table(client: TestClient) -> Path:
+    source = queue_of(client)._store.new_folder() / "input.csv"
+    source.write_text("ok")
+    return source
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+def test_workers_end_with_a_service_that_was_killed(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, time\n"
+        "hold = 'import time, sys; from mdtim.service import worker; "
+        "worker.watch_parent(0.1); print(1, flush=True); time.sleep(60)'\n"
+        "worker = subprocess.Popen([sys.executable, '-c', hold], stdout=subprocess.PIPE)\n"
+        "worker.stdout.readline()\n"
+        "print(worker.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    service = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert service.stdout is not None
+    worker = int(service.stdout.readline())
+    assert is_alive(worker)
+    service.kill()
+    service.communicate()
+    wait_until(lambda: not is_alive(worker), 20)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
 
 
 def test_a_full_queue_says_when_to_come_again(client: TestClient) -> None:
@@ -90,6 +152,24 @@ def test_progress_comes_with_an_estimate_of_the_time_left(client: TestClient) ->
     status = client.get(f"/v1/jobs/{job}").json()
     assert status["share"] == 0.5
     assert 0 <= status["seconds_left"] < 30
+
+
+def test_the_time_left_follows_the_pace_of_the_present_stage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("mdtim.service.jobs.time.monotonic", lambda: clock[0])
+    job = Job(JobRecord.new(Path("x" * 22, "input.csv"), FillChoices()), keep_seconds=1)
+    job.record.state = "running"
+    for clock[0], since, share, left in (
+        (0.0, 0.0, 0.0, None),
+        (1.0, 0.3, 0.3, None),  # a quick look at the table says nothing about the fill
+        (11.0, 0.3, 0.4, 60.0),
+        (21.0, 0.3, 0.5, 50.0),
+        (99.0, 0.95, 0.95, None),
+    ):
+        job.listen(Progress(share=share, since=since, text="filling"))
+        assert job.seconds_left() == left
 
 
 def test_a_cancelled_job_ends_at_once_and_leaves_nothing(client: TestClient) -> None:

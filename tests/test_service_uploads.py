@@ -54,6 +54,18 @@ def test_text_beyond_the_limits_or_damaged_is_refused(
     assert sentence in refused(path)
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".json", ".parquet"])
+def test_a_column_whose_name_is_a_book_is_refused(suffix: str, tmp_path: Path) -> None:
+    path, name = tmp_path / f"input{suffix}", "x" * 501
+    if suffix == ".csv":
+        path.write_text(f"a,{name}\n1,2\n")
+    elif suffix == ".json":
+        path.write_text(json.dumps({"columns": {"a": [1.0], name: [2.0]}}))
+    else:
+        pq.write_table(pa.table({"a": [1.0], name: [2.0]}), path)
+    assert "name of column 2 has 501 characters, the limit is 500" in refused(path)
+
+
 def test_a_line_without_an_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "input.csv"
     path.write_bytes(b"a" * 2_000_000)

@@ -274,10 +274,14 @@ def _parse(raw: bytes, form: str, path: Path) -> pd.DataFrame:
     repeated = sorted({name for name in header if name and header.count(name) > 1})
     if repeated:
         raise ValueError(f"{path} has several columns called {', '.join(repeated)}; rename them")
+    # Where there is one column, an empty line is a missing cell; at the end it is only an end.
+    is_single = len(header) == 1
     table = pa.csv.read_csv(
-        pa.py_buffer(raw),
+        pa.py_buffer(raw.rstrip(b"\r\n") + b"\n" if is_single else raw),
         read_options=pa.csv.ReadOptions(column_names=_column_names(header), skip_rows=1),
-        parse_options=pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+        parse_options=pa.csv.ParseOptions(
+            delimiter=separator, newlines_in_values=True, ignore_empty_lines=not is_single
+        ),
         convert_options=pa.csv.ConvertOptions(
             column_types=dict.fromkeys(_column_names(header), pa.string()),
             null_values=[""],

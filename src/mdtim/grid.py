@@ -208,12 +208,18 @@ def given_grid(clock: Clock, order: IntArray, joined: BoolArray, label: str, fre
 def _offset(freq: str) -> pd.offsets.BaseOffset:
     try:
         offset = to_offset(freq)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ValueError(
             f"freq={freq!r} is not a pandas offset such as '10min', 'h', 'D' or 'MS': {error}"
         ) from error
     if offset.n <= 0:
         raise ValueError(f"freq={freq!r} does not lead forward in time; give a positive step")
+    try:
+        (pd.Timestamp(0) + offset).as_unit("ns")
+    except (ValueError, OverflowError) as error:
+        raise ValueError(
+            f"freq={freq!r} is longer than two centuries; give a shorter step"
+        ) from error
     return offset
 
 

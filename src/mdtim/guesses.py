@@ -233,5 +233,7 @@ def _inverse(covariance_BVV: Tensor) -> tuple[Tensor, Tensor]:
     if fits_inverse(correlation):
         turned = inverse(correlation)
     else:
-        turned, _ = torch.linalg.inv_ex(correlation)
+        # Not `inv`: after `set_num_threads` PyTorch's LU factors of some hundred variates are wrong
+        # on a CPU (2.13 with MKL 2024.2). The ridge makes the matrix positive definite.
+        turned = torch.cholesky_inverse(torch.linalg.cholesky_ex(correlation).L)
     return turned * scale_BV[:, :, None] * scale_BV[:, None, :], variance_BV

@@ -25,7 +25,7 @@ from mdtim.pretrained import (
     load_pretrained,
     pretrained_config,
 )
-from mdtim.progress import Listener, show_fit, training_progress
+from mdtim.progress import Listener, filling_progress, show_fit, training_progress
 from mdtim.runtime import resolve_device
 from mdtim.scaling import Standardizer
 from mdtim.table import Table, TableOptions
@@ -75,8 +75,9 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
     checkpoint_every : int
         Steps between two checkpoints.
     progress : bool, "auto" or a function
-        Progress bar; "auto" shows it on a terminal. A function is called during the fit with the
-        share that is done, from 0 to 1, and a few words; it is not saved with the model.
+        Progress bar of the fit; "auto" shows it on a terminal. A function is called during a fit,
+        and again during a fill, with the share that is done, from 0 to 1, and a few words; it is
+        not saved with the model.
 
     Attributes
     ----------
@@ -358,7 +359,8 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         if not np.isnan(table.panel.values).any():
             return table.restore(table.panel.values)
         filled = table.panel.values.copy()
-        cells = self.model_.fill(table.panel, keep_distribution=False)
+        on_windows = filling_progress(self.progress)
+        cells = self.model_.fill(table.panel, keep_distribution=False, on_windows=on_windows)
         filled[cells.rows, cells.variates] = cells.mean
         return table.restore(filled)
 
@@ -367,7 +369,8 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         check_is_fitted(self)
         table = self.read_table(X, reset=False)
         model, panel = self.model_, table.panel
-        cells = model.fill(panel, keep_distribution=True)
+        on_windows = filling_progress(self.progress)
+        cells = model.fill(panel, keep_distribution=True, on_windows=on_windows)
         return Imputation(table, cells, lambda number: model.sample(panel, number), model.seed)
 
     # -- keeping ----------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from mdtim.windows import WindowIndex, blend_weights, covering_windows
 _JOINT_STREAM = 2**40
 """First stream of random numbers of the joint samples; the draws have the small numbers."""
 
-Progress = Callable[[int, int], None]
+OnWindows = Callable[[int, int], None]
 """Called with (windows done, windows in all)."""
 
 
@@ -260,7 +260,7 @@ def fill_cells(
     *,
     batch_size: int,
     keep_distribution: bool,
-    progress: Progress | None = None,
+    on_windows: OnWindows | None = None,
 ) -> Cells:
     """Infer every missing cell of the panel, blending the windows that see it.
 
@@ -290,8 +290,8 @@ def fill_cells(
         next_row = int(index.starts[done]) if done < len(index) else len(missing)
         ready, waiting = waiting.split(next_row * num_variates)
         finished.send(*ready.blend(keep_distribution))
-        if progress is not None:
-            progress(done, len(index))
+        if on_windows is not None:
+            on_windows(done, len(index))
     finished.send(*waiting.blend(keep_distribution))  # empty, but it says so in the right types
     return _collect(finished.collect(), num_variates)
 

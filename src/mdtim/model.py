@@ -18,7 +18,7 @@ from mdtim.checkpoint import load_weights
 from mdtim.config import ModelConfig
 from mdtim.distribution import BinDistribution, Calibration
 from mdtim.fitting import Corrections, FitReport
-from mdtim.inference import Cells, Predictor, fill_cells
+from mdtim.inference import Cells, OnWindows, Predictor, fill_cells
 from mdtim.network import FactorizedDiT
 from mdtim.panel import FloatArray, IntArray, Panel
 from mdtim.runtime import free_memory
@@ -47,7 +47,9 @@ class FittedModel:
     report: FitReport
     seed: int
 
-    def fill(self, panel: Panel, *, keep_distribution: bool) -> Cells:
+    def fill(
+        self, panel: Panel, *, keep_distribution: bool, on_windows: OnWindows | None = None
+    ) -> Cells:
         """All that can be said about a panel's missing cells, in data units.
 
         Cells of a column that was never observed are not among them.
@@ -64,6 +66,7 @@ class FittedModel:
             self.window,
             batch_size=batch_size,
             keep_distribution=keep_distribution,
+            on_windows=on_windows,
         )
         return self._in_data_units(cells, columns).join(constant)
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mdtim.fitting import FitReport
+from mdtim.inference import OnWindows
 from mdtim.training import Progress
 
 OnStep = Callable[[Progress, float], None]
 Listener = Callable[[float, str], None]
-"""Told the share of the fit that is done, from 0 to 1, and what is being done, in words."""
+"""Told the share of a fit or a fill that is done, from 0 to 1, and what is being done, in words."""
 
 
 def _is_shown(wanted: bool | str | Listener) -> bool:
@@ -43,7 +44,7 @@ def training_progress(wanted: bool | str | Listener) -> Iterator[OnStep | None]:
     wanted : True, False, "auto": only on a terminal; or a listener
     """
     if callable(wanted):
-        yield lambda progress, share: wanted(share, f"fitting, {_words(progress)}")
+        yield lambda progress, share: wanted(share, f"training, {_words(progress)}")
         return
     if not _is_shown(wanted):
         yield None
@@ -53,19 +54,26 @@ def training_progress(wanted: bool | str | Listener) -> Iterator[OnStep | None]:
     from rich.progress import Progress as Bar
 
     columns = (
-        TextColumn("fitting"),
+        TextColumn("training"),
         BarColumn(),
         TextColumn("{task.fields[words]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("fitting", total=1.0, words="")
+        task = bar.add_task("training", total=1.0, words="")
 
         def on_step(progress: Progress, share: float) -> None:
             bar.update(task, completed=share, words=_words(progress))
 
         yield on_step
+
+
+def filling_progress(wanted: bool | str | Listener) -> OnWindows | None:
+    """Tell a listener how many windows are filled; there is no bar for it."""
+    if not callable(wanted):
+        return None
+    return lambda done, total: wanted(done / total, f"filling, {done:,} of {total:,} windows")
 
 
 def _words(progress: Progress) -> str:

@@ -51,7 +51,7 @@ class Standardizer:
             high = known[int(np.floor(0.999 * (known.size - 1)))]
             inner = np.clip(known, low, high) if high > low else known
             mean[column] = _stable_mean(inner)
-            std[column] = np.sqrt(_stable_mean((inner - mean[column]) ** 2))
+            std[column] = _size(inner - mean[column])
         return cls(mean, std, varies, seen)
 
     def forward(self, values: FloatArray) -> NDArray[np.float32]:
@@ -62,6 +62,12 @@ class Standardizer:
     def back(self, standardized: FloatArray, variates: NDArray[np.int64]) -> FloatArray:
         """Map (C,) standardized numbers of the given variates to data units."""
         return standardized * self.std[variates] + self.mean[variates]
+
+
+def _size(deviations: FloatArray) -> float:
+    """Root of the mean square; a power of two is taken out, so that no square is 0 or infinite."""
+    unit = 2.0 ** (np.frexp(np.abs(deviations).max())[1] - 1)
+    return float(unit * np.sqrt(_stable_mean((deviations / unit) ** 2)))
 
 
 def _stable_mean(values: FloatArray) -> float:

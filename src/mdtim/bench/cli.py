@@ -83,6 +83,20 @@ def load(
 
 
 @app.command()
+def report(
+    output: Annotated[Path | None, typer.Option(help="Append the row to this CSV file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the report of a table of 100,000 × 50 cells: its size and the time it takes."""
+    from mdtim.bench.report import run_report
+
+    rows = [asdict(run_report())]
+    if output is not None:
+        _append(output, rows)
+    _show(rows, ("rows", "columns", "missing", "gaps", "seconds", "megabytes", "load"), as_json)
+
+
+@app.command()
 def scale(
     rows: Annotated[int, typer.Option(help="Rows of the data set.", min=1)] = 10_000_000,
     variates: Annotated[int, typer.Option(help="Columns to fill.", min=1)] = 8,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from bokeh.core.serialization import Serializer
 from bokeh.embed import json_item
 from bokeh.models import (
     Axis,
@@ -38,15 +37,20 @@ from bokeh.plotting import figure
 from mdtim.evaluation import Evaluation
 from mdtim.inspection import MissingMap
 from mdtim.labels import Labels
-from mdtim.panel import FloatArray, IntArray
+from mdtim.panel import IntArray
 from mdtim.report.lines import Fill, make_line
+from mdtim.report.packing import pack_places, pack_values
 from mdtim.report.summary import ChartFacts, LengthFacts, Summary
 from mdtim.report.words import length_range, shorten
 
 MAX_MAP_COLUMNS = 60
 _MAP_LEVELS = 10
 _STRETCHES = 8_000
-"""Of all lines together: it keeps the page of 50 columns below 3 MB."""
+"""Of all lines together, to begin with."""
+_MAX_STRETCHES = 2_000
+"""Of one line: about as many as a wide screen has columns of pixels."""
+_LINE_BYTES = 1_200_000
+"""Of all lines together: with Bokeh's script and the tables a page of 50 columns is below 3 MB."""
 _BOUNDS = ("b5", "b25", "b75", "b95")
 _FONT = "system-ui"
 _AXIS_TAGS = [
@@ -63,8 +67,9 @@ def chart_document(summary: Summary, fill: Fill) -> dict[str, Any]:
     -------
     document : dict, ready for JSON
         ``figures``: name → what `Bokeh.embed.embed_item` takes. ``lines``: id of the element on
-        the page → source → data. All columns are drawn by the one figure ``line`` with other data,
-        because a figure for each would be most of the page and most of the time to make it.
+        the page → source → packed data. All columns are drawn by the one figure ``line`` with
+        other data, because a figure for each would be most of the page and most of the time to
+        make it.
     """
     labels, figures = Labels.of(fill.panel), {}
     if summary.table.missing:
@@ -74,13 +79,8 @@ def chart_document(summary: Summary, fill: Fill) -> dict[str, Any]:
     if summary.evaluation is not None:
         figures["calibration"] = _calibration_figure(summary.evaluation)
         figures["errors"] = _errors_figure(summary.evaluation)
-    each = _STRETCHES // max(len(summary.charts), 1)
-    lines = {
-        f"chart-{number}": _line_data(fill, facts, labels, each)
-        for number, facts in enumerate(summary.charts)
-    }
     items = {name: dict(json_item(plot)) for name, plot in figures.items()}
-    return {"figures": items, "lines": lines}
+    return {"figures": items, "lines": _all_lines(summary, fill, labels)}
 
 
 def _span(start: float, end: float) -> Range1d:
@@ -175,12 +175,38 @@ def _dots(size: float, colour: str) -> Scatter:
     )
 
 
+def _all_lines(summary: Summary, fill: Fill, labels: Labels) -> dict[str, Any]:
+    """Draw every line as finely as the budget allows, for those who look closely."""
+    each = _STRETCHES // max(len(summary.charts), 1)
+    finest = min(max((facts.steps for facts in summary.charts), default=0), _MAX_STRETCHES)
+    lines, size = _lines(summary, fill, labels, each)
+    while each < finest and 1.2 * size < _LINE_BYTES:
+        each = int(each * _LINE_BYTES / size)  # most of what there is to draw grows more slowly
+        finer, size = _lines(summary, fill, labels, each)
+        if size > _LINE_BYTES:
+            break
+        lines = finer
+    return lines
+
+
+def _lines(
+    summary: Summary, fill: Fill, labels: Labels, stretches: int
+) -> tuple[dict[str, Any], int]:
+    """Data of all charts by their ids, and their size in letters."""
+    lines = {
+        f"chart-{number}": _line_data(fill, facts, labels, stretches)
+        for number, facts in enumerate(summary.charts)
+    }
+    sources = (source for line in lines.values() for source in line.values())
+    return lines, sum(len(str(packed)) for source in sources for packed in source.values())
+
+
 def _line_data(fill: Fill, facts: ChartFacts, labels: Labels, stretches: int) -> dict[str, Any]:
     line = make_line(
         fill,
         facts.variate,
         facts.number,
-        stretches=min(max(stretches, 100), 2_000),
+        stretches=min(max(stretches, 100), _MAX_STRETCHES),
         details=[(gap.position, gap.length) for gap in facts.listed],
         detail_stretches=min(max(stretches // 4, 24), 100),
     )
@@ -194,20 +220,9 @@ def _line_data(fill: Fill, facts: ChartFacts, labels: Labels, stretches: int) ->
     ):
         columns = {"value": points.values}
         columns |= dict(zip(_BOUNDS, points.bounds, strict=False))
-        places = labels.on_axis(first_row + points.positions)
-        source = {"x": places, **{key: _compact(column) for key, column in columns.items()}}
-        data[name] = Serializer(deferred=False).encode(source)
+        places = pack_places(labels.on_axis(first_row + points.positions))
+        data[name] = places | {key: pack_values(column) for key, column in columns.items()}
     return data
-
-
-def _compact(values: FloatArray) -> Any:
-    """Half the bytes, where nobody can see the difference in a chart."""
-    known = values[~np.isnan(values)]
-    with np.errstate(over="ignore", under="ignore"):
-        small = values.astype(np.float32)
-        spread = float(np.ptp(known)) if len(known) else 0.0
-        error = np.abs(small - values)[~np.isnan(values)].max(initial=0.0)
-    return small if error <= 1e-4 * spread else values
 
 
 # -- what is missing ------------------------------------------------------------------------

@@ -208,10 +208,10 @@ def _column(panel: Panel, gaps: Gaps, variate: int) -> ColumnFacts:
     own = gaps.numbers_in(variate)
     lengths, filled = gaps.lengths[own], gaps.filled[own]
     known = ~np.isnan(gaps.uncertainty[own])
-    weights = filled[known]
-    uncertainty = (
-        float(np.average(gaps.uncertainty[own][known], weights=weights)) if known.any() else None
-    )
+    uncertainty = None
+    if known.any():
+        shares = filled[known] / filled[known].sum()  # times huge numbers, they cannot overflow
+        uncertainty = float((gaps.uncertainty[own][known] * shares).sum())
     return ColumnFacts(
         column=panel.variates[variate],
         missing=int(lengths.sum()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -36,6 +37,7 @@ from mdtim.service.schemas import (
 from mdtim.service.settings import ServiceSettings
 from mdtim.service.store import JobRecord, JobStore
 
+logger = logging.getLogger("mdtim.service")
 MEDIA_TYPES: dict[str, str] = {
     "csv": "text/csv; charset=utf-8",
     "parquet": "application/vnd.apache.parquet",
@@ -259,9 +261,7 @@ async def _accept(
     keep_seconds: float | None = None,
 ) -> Job:
     """Take the table of a request, have it checked, and put it in the queue."""
-    known = {model.name for model in _models(service.settings.models)}
-    if choices.model is not None and choices.model not in known:
-        raise HTTPException(404, "there is no model of that name; GET /v1/models lists them")
+    _check(choices, service.settings)
     queue = service.queue
     with queue.place() as folder:
         source = await receive_table(request, folder, service.settings.limits)
@@ -270,6 +270,26 @@ async def _accept(
             _refuse(answer)
         record = JobRecord.new(source, choices, formats, with_pictures=with_pictures)
         return await queue.submit(record, keep_seconds)
+
+
+def _check(choices: FillChoices, settings: ServiceSettings) -> None:
+    """Refuse choices that cannot be followed, so that none is passed over in silence."""
+    limit = settings.limits.adapt_minutes
+    if choices.max_minutes is not None and not choices.adapt:
+        raise HTTPException(
+            422, "max_minutes is a limit for adapting; add adapt=true, or leave it out"
+        )
+    if choices.max_minutes is not None and choices.max_minutes > limit:
+        raise HTTPException(
+            422, f"max_minutes is {choices.max_minutes:g}, this service allows at most {limit:g}"
+        )
+    if choices.model is None:
+        return
+    if choices.adapt or choices.seed is not None:
+        given = "adapt" if choices.adapt else "seed"
+        raise HTTPException(422, f"a model fills as it was fitted; leave out {given}, or the model")
+    if choices.model not in {model.name for model in _models(settings.models)}:
+        raise HTTPException(404, "there is no model of that name; GET /v1/models lists them")
 
 
 def _refuse(failed: Failed) -> NoReturn:
@@ -299,8 +319,11 @@ def _models(folder: Path | None) -> list[ModelFacts]:
         return []
     found = []
     for path in sorted(folder.glob("*/config.json")):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if re.fullmatch(MODEL_NAME, path.parent.name) and document.get("kind") == "imputer":
-            facts = {key: document.get(key) for key in ("window", "variates")}
-            found.append(ModelFacts(name=path.parent.name, **facts))
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if re.fullmatch(MODEL_NAME, path.parent.name) and document["kind"] == "imputer":
+                facts = {key: document.get(key) for key in ("window", "variates")}
+                found.append(ModelFacts(name=path.parent.name, **facts))
+        except (OSError, ValueError, KeyError, TypeError):
+            logger.warning("%s is not of a model; it is not listed", path)
     return found

@@ -102,7 +102,7 @@ def _picture(
 ) -> dict[str, Any]:
     panel = labels.panel
     observed, filled, low, high = (
-        [None if np.isnan(value) else float(f"{value:.6g}") for value in line]
+        [float(f"{value:.6g}") if np.isfinite(value) else None for value in line]
         for line in lines[:, rows, variate]
     )
     return {

@@ -30,7 +30,6 @@ def serve(
     workers: Annotated[int, typer.Option(help="Jobs at the same time.")] = 1,
     queue: Annotated[int, typer.Option(help="Jobs that may wait.")] = 20,
     keep_hours: Annotated[float, typer.Option(help="How long results are kept.")] = 24.0,
-    fit_minutes: Annotated[float, typer.Option(help="Time for a fit, if a request is silent.")] = 1,
     job_minutes: Annotated[float, typer.Option(help="Time limit of a job.")] = 30.0,
     upload_mb: Annotated[int, typer.Option(help="Largest upload.")] = 64,
     max_rows: Annotated[int, typer.Option(help="Most rows of a table.")] = 1_000_000,
@@ -59,7 +58,6 @@ def serve(
             workers=workers,
             queue_length=queue,
             keep_hours=keep_hours,
-            fit_minutes=fit_minutes,
             limits=limits,
         )
         if not settings.is_local and token is None:

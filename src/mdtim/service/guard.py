@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import logging
 from urllib.parse import urlsplit
 
 from fastapi import HTTPException
@@ -13,6 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mdtim.service.metrics import Metrics
 from mdtim.service.settings import LOOPBACK, ServiceSettings
 
+logger = logging.getLogger("mdtim.service")
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+"""Those that are counted by name: a caller may make up any number of others."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -45,20 +49,31 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        has_begun = False
+
         async def send_guarded(message: Message) -> None:
+            nonlocal has_begun
             if message["type"] == "http.response.start":
+                has_begun = True
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
                 route = getattr(scope.get("route"), "path", "none")
-                self._metrics.requests.labels(scope["method"], route, message["status"]).inc()
+                method = scope["method"] if scope["method"] in METHODS else "other"
+                self._metrics.requests.labels(method, route, message["status"]).inc()
             await send(message)
 
         refusal = self._refusal(scope)
         if refusal is not None:
             await _answer(send_guarded, *refusal)
-        else:
+            return
+        try:
             await self._app(scope, self._limited(receive), send_guarded)
+        except Exception:
+            logger.exception("a fault while answering")
+            if has_begun:
+                raise
+            await _answer(send_guarded, 500, "a fault inside the service; its log says more")
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers, settings = Headers(scope=scope), self._settings

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mdtim.service.metrics import Metrics
 from mdtim.service.process import WorkerError, WorkerProcess
 from mdtim.service.protocol import Done, Failed, Progress, Task
-from mdtim.service.schemas import FillChoices, JobStatus
+from mdtim.service.schemas import ADAPT_MINUTES, FillChoices, JobStatus
 from mdtim.service.settings import ServiceSettings
 from mdtim.service.store import GRACE_SECONDS, JobRecord, JobStore, now
 
@@ -41,16 +41,27 @@ class Job:
     keep_seconds: float
     share: float = 0.0
     text: str = "waiting"
-    began: float | None = None
+    stage: tuple[float, float] | None = None
+    """When the present stage of the work began, and the share that was done by then."""
     worker: WorkerProcess | None = None
     is_cancelled: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def seconds_left(self) -> float | None:
-        """Estimate from the share that is done."""
-        if self.record.state != "running" or self.began is None or self.share < 0.02:
+        """Estimate from the pace of the present stage."""
+        if self.record.state != "running" or self.stage is None:
             return None
-        return round((time.monotonic() - self.began) * (1 - self.share) / self.share, 1)
+        began, since = self.stage
+        done = self.share - since
+        if done < 0.02:
+            return None
+        return round((time.monotonic() - began) * (1 - self.share) / done, 1)
+
+    def listen(self, progress: Progress) -> None:
+        """Note how far the work is."""
+        if self.stage is None or self.stage[1] != progress.since:
+            self.stage = (time.monotonic(), progress.since)
+        self.share, self.text = progress.share, progress.text
 
 
 class JobQueue:
@@ -104,22 +115,30 @@ class JobQueue:
             async with self._arrived:
                 await self._arrived.wait_for(lambda: self._waiting)
                 job = self._waiting.popleft()
-            await self._run(job, worker)
+            try:
+                await self._run(job, worker)
+            except Exception:  # else this worker would never take a job again
+                logger.exception("a fault at job %s", job.record.id[:6])
+                await worker.stop()
+                job.worker = None
+                sentence = "a fault inside the service; its log says more"
+                self._finish(job, Failed(reason="error", sentence=sentence))
 
     async def _run(self, job: Job, worker: WorkerProcess) -> None:
-        job.worker, job.began = worker, time.monotonic()
+        began = time.monotonic()
+        job.worker, job.stage = worker, (began, 0.0)
         job.record.state, job.text = "running", "starting"
         self._save(job)
 
         def listen(progress: Progress) -> None:
-            job.share, job.text = progress.share, progress.text
+            job.listen(progress)
             if job.is_cancelled:  # while the worker was being started
                 worker.kill()
 
         task = self._task("fill", self._store.folder(job.record.id), job.record)
         answer = await worker.perform(task, self._settings.limits.job_seconds, listen)
         job.worker = None
-        self._recent_seconds.append(time.monotonic() - job.began)
+        self._recent_seconds.append(time.monotonic() - began)
         self._metrics.job_seconds.observe(self._recent_seconds[-1])
         self._finish(job, answer)
 
@@ -211,8 +230,11 @@ class JobQueue:
 
     def _task(self, kind: Literal["check", "preview", "fill"], folder: Path, r: JobRecord) -> Task:
         settings, choices = self._settings, r.choices
-        minutes = choices.max_minutes or settings.fit_minutes
-        imputer = {"max_minutes": min(minutes, settings.limits.fit_minutes), "seed": choices.seed}
+        imputer: dict[str, Any] = {"seed": choices.seed or 0}
+        if choices.adapt:
+            minutes = choices.max_minutes or ADAPT_MINUTES
+            limit = settings.limits.adapt_minutes
+            imputer |= {"adapt": True, "max_minutes": min(minutes, limit)}
         model = None
         if choices.model is not None:
             assert settings.models is not None

@@ -8,8 +8,6 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
 from typing import Literal
 
-from pydantic import ValidationError
-
 from mdtim.service.protocol import MESSAGE, Done, Failed, Progress, Ready, Task
 from mdtim.service.settings import Limits
 
@@ -83,7 +81,7 @@ class WorkerProcess:
             return Failed(
                 reason="time",
                 sentence=f"not done within the time limit of {seconds:g} s; fill fewer rows or "
-                "columns, or allow less time for the fit",
+                "columns, or allow less time to adapt",
             )
         except BaseException:
             await self.stop()  # an unfinished task must not answer the next one
@@ -108,10 +106,12 @@ class WorkerProcess:
     async def _receive(self, listen: Listener | None) -> Ready | Done | Failed:
         assert self._process is not None
         assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
+        while True:
             try:
+                if not (line := await self._process.stdout.readline()):
+                    break
                 message = MESSAGE.validate_json(line)
-            except ValidationError:  # no message of ours, or one cut short
+            except ValueError:  # a line beyond the limit, no message of ours, or one cut short
                 self.kill()
                 break
             if not isinstance(message, Progress):

@@ -40,6 +40,9 @@ class Progress(BaseModel):
 
     say: Literal["progress"] = "progress"
     share: float
+    """Of the whole task, from 0 to 1."""
+    since: float = 0.0
+    """The share at which the present stage began; each stage has a pace of its own."""
     text: str
 
 

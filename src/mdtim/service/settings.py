@@ -34,13 +34,16 @@ class Limits:
     """To read a table and look at its gaps."""
     job_seconds: float = 1800.0
     """From the start of a job to its result."""
-    fit_minutes: float = 10.0
-    """The most a request may allow for a fit."""
 
     def __post_init__(self) -> None:
         for limit in fields(self):
             if getattr(self, limit.name) <= 0:
                 raise ValueError(f"{limit.name} must be above 0, got {getattr(self, limit.name)}")
+
+    @property
+    def adapt_minutes(self) -> float:
+        """The most that may go into adapting: the other half of a job's time is for filling."""
+        return self.job_seconds / 120
 
 
 def default_folder() -> Path:
@@ -69,8 +72,6 @@ class ServiceSettings:
     """Results on disk at the same time."""
     keep_hours: float = 24.0
     """How long a result is kept."""
-    fit_minutes: float = 1.0
-    """Time limit of a fit where a request does not say."""
     limits: Limits = field(default_factory=Limits)
     imputer: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of every `MDTIMImputer`."""
@@ -83,11 +84,6 @@ class ServiceSettings:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.keep_hours <= 0:
             raise ValueError(f"keep_hours must be above 0, got {self.keep_hours}")
-        if not 0 < self.fit_minutes <= self.limits.fit_minutes:
-            raise ValueError(
-                f"fit_minutes must lie between 0 and its limit {self.limits.fit_minutes}, "
-                f"got {self.fit_minutes}"
-            )
         if self.models is not None and not self.models.is_dir():
             raise ValueError(f"there is no folder {self.models} with models; check its name")
         if self.token is not None and (len(self.token) < 16 or not self.token.isascii()):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from mdtim.files import read_frame, table_suffixes, unpack
+from mdtim.service.schemas import MAX_NAME
 from mdtim.service.settings import Limits
 from mdtim.table import Table, TableOptions
 
@@ -72,6 +73,7 @@ def read_upload(path: Path, limits: Limits) -> pd.DataFrame:
         if plain != path:
             plain.unlink(missing_ok=True)
     _check_size(len(frame), frame.shape[1], limits)
+    _check_names(frame)
     return frame
 
 
@@ -95,6 +97,16 @@ def _check_size(rows: int, columns: int, limits: Limits) -> None:
     ):
         if found > limit:
             raise ValueError(f"the file holds {found:,} {what}, the limit is {limit:,}; split it")
+
+
+def _check_names(frame: pd.DataFrame) -> None:
+    for number, name in enumerate(frame.columns, start=1):
+        length = len(str(name))
+        if length > MAX_NAME:
+            raise ValueError(
+                f"the name of column {number} has {length:,} characters, the limit is {MAX_NAME}; "
+                "shorten it"
+            )
 
 
 def _check_text(path: Path, limits: Limits) -> None:

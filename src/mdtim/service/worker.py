@@ -10,6 +10,8 @@ import errno
 import json
 import os
 import sys
+import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -23,16 +25,17 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 Say = Callable[["BaseModel"], None]
-FIT_SHARE, FILL_SHARE = 0.85, 0.95
-"""How much of a job is done after the fit and after the fill."""
+FITTED, ADAPTED, FILLED = 0.3, 0.85, 0.95
+"""How much of a job is done after a look at the table, after adapting to it, and after the fill."""
 
 
 def main(arguments: list[str]) -> None:
     """Serve tasks; arguments: "fill" or "read", bytes of memory and of a file, threads."""
     kind, (memory, file_size, threads) = arguments[0], map(int, arguments[1:])
-    # What libraries print must not get between the messages.
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    sys.stdout = sys.stderr
+    # What libraries print, those in C too, must not get between the messages.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    watch_parent()
     if kind == "fill":
         import torch
 
@@ -47,6 +50,18 @@ def main(arguments: list[str]) -> None:
     # A GPU's driver maps more addresses than any machine has memory.
     limit_process(None if has_gpu else memory, file_size)
     _serve(sys.stdin, answers)
+
+
+def watch_parent(seconds: float = 2.0) -> None:
+    """End this process soon after the service, also in the middle of a task."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(seconds)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _serve(tasks: TextIO, answers: TextIO) -> None:
@@ -120,21 +135,25 @@ def _fill(task: Task, say: Say) -> dict[str, Any]:
     from mdtim.imputer import MDTIMImputer
     from mdtim.service.results import write_result
 
-    def listen(share: float, text: str) -> None:
-        say(Progress(share=FIT_SHARE * share, text=text))
+    def stage(begin: float, end: float, text: str) -> Callable[[float, str], None]:
+        say(Progress(share=begin, since=begin, text=text))
+        return lambda share, words: say(
+            Progress(share=begin + (end - begin) * share, since=begin, text=words)
+        )
 
-    say(Progress(share=0.0, text="reading the table"))
+    stage(0.0, 0.0, "reading the table")
     frame = _read(task)
-    say(Progress(share=0.0, text="getting ready"))
-    options = task.choices.table_options()
+    options, fitted = task.choices.table_options(), 0.0
     if task.model is None:
+        fitted = ADAPTED if task.choices.adapt else FITTED
+        listen = stage(0.0, fitted, "looking at how the columns move together")
         imputer = MDTIMImputer(**task.imputer, **options, progress=listen).fit(frame)
     else:
         imputer = MDTIMImputer.load(task.model)
         imputer.set_params(**options)  # goes before what the model remembers of its own table
-    say(Progress(share=FIT_SHARE, text="filling the gaps"))
+    imputer.set_params(progress=stage(fitted, FILLED, "filling the gaps"))
     result = imputer.impute(frame)
-    say(Progress(share=FILL_SHARE, text="writing the result"))
+    stage(FILLED, FILLED, "writing the result")
     filled = result.with_quantiles(task.choices.quantiles)
     folder = task.source.parent
     for form in task.formats:
@@ -143,15 +162,16 @@ def _fill(task: Task, say: Say) -> dict[str, Any]:
         from mdtim.service.chart import chart
 
         result.report(folder / "report.html")
-        (folder / "chart.json").write_text(json.dumps(chart(result)), encoding="utf-8")
-    # Not every way to fill has held-out cells to score itself on.
-    fit = getattr(imputer, "report_", None)
+        (folder / "chart.json").write_text(json.dumps(chart(result), allow_nan=False))
+    # A model's steps and scores belong to the table that it was fitted to.
+    fit = imputer.report_ if task.model is None else None
     return {
         "rows": len(filled),
         "missing": int(result.missing.sum()),
         "filled": len(result.cells.mean),
-        "validation_mae": getattr(fit, "validation_mae", None),
-        "linear_mae": getattr(fit, "linear_mae", None),
+        "steps": 0 if fit is None else fit.steps,
+        "validation_mae": None if fit is None else fit.validation_mae,
+        "linear_mae": None if fit is None else fit.linear_mae,
     }
 
 

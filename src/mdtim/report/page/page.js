@@ -40,13 +40,22 @@
     // Show what lies in the range at its full height.
     const [start, end] = range;
     let low = Infinity, high = -Infinity;
+    const hold = (value) => {
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    };
     for (const { data_source } of plot.renderers) {
       const { x, ...columns } = Object.fromEntries(Object.entries(data_source.data));
-      for (const column of Object.values(columns)) {
+      const isLine = ["observed", "filled"].includes(data_source.name);
+      for (const y of Object.values(columns)) {
         for (let i = 0; i < x.length; i++) {
-          if (x[i] >= start && x[i] <= end && isFinite(column[i])) {
-            low = Math.min(low, column[i]);
-            high = Math.max(high, column[i]);
+          if (!isFinite(y[i])) continue;
+          if (x[i] >= start && x[i] <= end) hold(y[i]);
+          if (!isLine || i === 0 || !isFinite(y[i - 1])) continue;
+          // A line that enters or leaves the range does so at a height of its own.
+          for (const edge of range) {
+            if (x[i - 1] >= edge || x[i] <= edge) continue;
+            hold(y[i - 1] + (y[i] - y[i - 1]) * (edge - x[i - 1]) / (x[i] - x[i - 1]));
           }
         }
       }
@@ -93,14 +102,19 @@
 
   // -- drawing: what is in view first, the rest when there is time, so that it can be printed
 
-  function itemOf(id) {
-    // The figure of its own, or the one of all columns with the data of this one.
-    const sources = lines[id];
-    if (!sources) return figures[id];
-    return JSON.parse(JSON.stringify(figures.line), (_, value) => {
-      if (value?.name === "ColumnDataSource") value.attributes.data = sources[value.attributes.name];
-      return value;
-    });
+  const KINDS = { u2: Uint16Array, u4: Uint32Array, f4: Float32Array, f8: Float64Array };
+
+  function unpack(packed) {
+    const bytes = Uint8Array.from(atob(packed.slice(3)), (letter) => letter.charCodeAt(0));
+    return new KINDS[packed.slice(0, 2)](bytes.buffer);
+  }
+
+  function dataOf({ first, unit, x, ...columns }) {
+    let place = first;
+    const numbers = unpack(x);
+    const places = unit ? Float64Array.from(numbers, (count) => place += count * unit) : numbers;
+    const heights = Object.entries(columns).map(([name, packed]) => [name, unpack(packed)]);
+    return { x: places, ...Object.fromEntries(heights) };
   }
 
   function quieten(root) {
@@ -114,8 +128,15 @@
   async function draw(element) {
     if (drawn.has(element)) return;
     drawn.set(element, null);
-    const views = await Bokeh.embed.embed_item(itemOf(element.id), element);
+    // All columns share one figure; each gives it data of its own.
+    const sources = lines[element.id];
+    const item = sources ? structuredClone(figures.line) : figures[element.id];
+    const views = await Bokeh.embed.embed_item(item, element);
     const plot = views.roots[0].model;
+    if (sources) {
+      const own = new Set(plot.renderers.map((renderer) => renderer.data_source));
+      for (const source of own) source.data = dataOf(sources[source.name]);
+    }
     drawn.set(element, plot);
     quieten(element);
     element.firstElementChild.ariaHidden = "true";
@@ -148,6 +169,14 @@
   if (shown) show(...whole);
   setTimeout(drawRest, 300);
   dark.addEventListener("change", () => drawn.forEach((plot, element) => plot && paint(element, plot)));
+
+  // What is scrolled to must not end up below the bar, which is as high as its words need.
+  const bar = document.querySelector(".controls");
+  if (bar) {
+    new ResizeObserver(() => {
+      document.documentElement.style.scrollPaddingTop = `${bar.offsetHeight + 12}px`;
+    }).observe(bar);
+  }
 
   // -- buttons, keys and the wheel
 

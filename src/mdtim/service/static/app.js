@@ -6,11 +6,13 @@ import { drawMap } from "./map.js";
 
 const POLL_MILLISECONDS = 400;
 const at = (id) => document.getElementById(id);
-const state = { file: null, table: null, job: null, pictures: [], turn: 0 };
+// job: of the result that is shown; work: what is under way, { id } once the service has given it one.
+const state = { file: null, table: null, job: null, work: null, pictures: [], turn: 0 };
 
 // -- the table -------------------------------------------------------------------------------
 
 async function takeFile(file) {
+  stopWork().catch(() => {}); // the service forgets it in any case, if later
   state.file = file;
   state.job = null;
   for (const id of ["gaps", "choices", "work", "result"]) at(id).hidden = true;
@@ -29,11 +31,13 @@ async function look(choices, isNew) {
   if (isNew) offerColumns(found.numeric);
   at("choices").hidden = false;
   at("gaps").hidden = found.table === null;
-  at("fill").disabled = found.table === null || found.table.missing === 0;
+  at("fill").disabled = !canFill();
   at("choice-note").textContent = found.problem ??
     (found.table.missing === 0 ? "Nothing is missing." : found.notes.join(" "));
   if (found.table !== null) showGaps(found.table);
 }
+
+const canFill = () => state.work === null && state.table !== null && state.table.missing > 0;
 
 function inWords(found) {
   const size = `${state.file.name}: ${count(found.rows, "row")}, ${count(found.names.length, "column")}`;
@@ -49,15 +53,20 @@ function count(number, one, many = `${one}s`) {
 
 function showGaps(table) {
   drawMap(at("map"), table);
-  const rows = table.columns.map((column) => {
-    const cells = [column.column, column.missing.toLocaleString("en"),
-      `${(100 * column.share).toFixed(1)} %`, column.gaps.toLocaleString("en"),
-      column.longest_gap.toLocaleString("en")];
+  fillTable(at("gap-table"), table.columns.map((column) => [
+    column.column, column.missing.toLocaleString("en"), `${(100 * column.share).toFixed(1)} %`,
+    column.gaps.toLocaleString("en"), column.longest_gap.toLocaleString("en"),
+  ]));
+}
+
+function fillTable(table, rows) {
+  table.tBodies[0].replaceChildren(...rows.map(([name, ...cells]) => {
     const row = document.createElement("tr");
-    row.append(...cells.map((text) => withText("td", text)));
+    const head = withText("th", name);
+    head.scope = "row";
+    row.append(head, ...cells.map((text) => withText("td", text)));
     return row;
-  });
-  at("gap-table").tBodies[0].replaceChildren(...rows);
+  }));
 }
 
 function withText(name, text) {
@@ -88,6 +97,15 @@ function offerColumns(names) {
   at("columns").replaceChildren(withText("legend", "Columns"), ...boxes);
 }
 
+// A model fills as it was fitted, so there is nothing to adapt.
+const isAdapting = () => chosen(at("model")) === null && at("adapt").checked;
+
+function offerAdapting() {
+  at("adapt-field").hidden = chosen(at("model")) !== null;
+  at("minutes-field").hidden = !isAdapting();
+  at("minutes").disabled = !isAdapting(); // a field that nobody sees must not stop the form
+}
+
 function tableChoices() {
   const choices = [["time", chosen(at("time"))], ["id", chosen(at("id"))]];
   return choices.filter(([, value]) => value !== null);
@@ -99,45 +117,47 @@ async function fill() {
   const boxes = [...at("columns").querySelectorAll("input")];
   const wanted = boxes.filter((box) => box.checked);
   if (wanted.length === 0) throw new Error("Choose at least one column to fill.");
-  const choices = [...tableChoices(), ["max_minutes", at("minutes").value]];
+  const choices = tableChoices();
   if (wanted.length < boxes.length) choices.push(...wanted.map((box) => ["columns", box.value]));
   if (chosen(at("model")) !== null) choices.push(["model", at("model").value]);
+  if (isAdapting()) choices.push(["adapt", "true"], ["max_minutes", at("minutes").value]);
+  const work = state.work = { id: null };
   at("fill").disabled = true;
   at("result").hidden = true;
+  at("bar").removeAttribute("value");
+  at("work-text").textContent = "Sending the table…";
+  at("work").hidden = false;
+  at("cancel").focus();
   try {
     const job = await api.createJob(state.file, choices);
-    state.job = job.id;
-    at("work").hidden = false;
-    at("cancel").focus();
-    const ended = await follow(job);
-    if (ended !== null) await showResult(ended);
+    work.id = job.id;
+    if (state.work !== work) await api.deleteJob(job.id); // cancelled while it was sent
+    else await showResult(await follow(job, work));
+  } catch (error) {
+    if (state.work === work) throw error; // else nobody waits for it
   } finally {
-    at("fill").disabled = false;
-    at("work").hidden = true;
+    if (state.work === work) stopWork().catch(() => {});
   }
 }
 
-// The job when it is done; null where it was cancelled or another table was chosen.
-async function follow(job) {
-  const { id } = job;
+// The job when it is done; an error where it failed or is no longer wanted.
+async function follow(job, work) {
   while (job.state === "queued" || job.state === "running") {
     at("bar").value = job.share;
     at("work-text").textContent = progressInWords(job);
     await new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));
-    if (state.job !== id) return null;
-    try {
-      job = await api.readJob(id);
-    } catch (error) {
-      if (state.job !== id) return null; // cancelled while asking
-      throw error;
-    }
+    if (state.work !== work) throw new Error("cancelled");
+    job = await api.readJob(job.id);
   }
   if (job.state !== "done") throw new Error(job.message);
+  work.id = null; // what is finished need not be cancelled
   return job;
 }
 
 function progressInWords(job) {
-  if (job.state === "queued") return `Waiting; ${count(job.ahead, "job")} ahead.`;
+  if (job.state === "queued") {
+    return job.ahead === 0 ? "Next in line…" : `Waiting; ${count(job.ahead, "job")} ahead.`;
+  }
   const left = job.seconds_left;
   if (left === null) return `${job.text}…`;
   const rounded = left < 60 ? `${Math.max(1, Math.round(left))} s` : `${Math.round(left / 60)} min`;
@@ -145,24 +165,33 @@ function progressInWords(job) {
 }
 
 async function cancel() {
-  const id = state.job;
-  state.job = null;
-  at("work").hidden = true;
+  const deleted = stopWork();
   at("fill").focus();
-  await api.deleteJob(id);
+  await deleted;
+}
+
+// End what is under way, here and at the service.
+async function stopWork() {
+  const work = state.work;
+  state.work = null;
+  at("work").hidden = true;
+  at("fill").disabled = !canFill();
+  if (work !== null && work.id !== null) await api.deleteJob(work.id);
 }
 
 // -- the result ------------------------------------------------------------------------------
 
 async function showResult(job) {
   const chart = await api.readChart(job.id);
-  const { filled, missing, validation_mae: own, linear_mae: linear } = job.facts;
+  state.job = job.id;
+  const { filled, missing, steps, validation_mae: own, linear_mae: linear } = job.facts;
   const left = missing - filled;
-  const score = own === null || linear === null || own === undefined ? "" :
+  const score = own === null || linear === null ? "" :
     ` On held-out cells the mean error is ${own.toPrecision(3)} of a standard deviation; ` +
     `linear interpolation has ${linear.toPrecision(3)}.`;
   at("result-facts").textContent = `${count(filled, "cell")} filled` +
-    `${left > 0 ? `, ${left.toLocaleString("en")} left missing` : ""}.${score}`;
+    `${left > 0 ? `, ${left.toLocaleString("en")} left missing` : ""}` +
+    `${steps > 0 ? `, after ${count(steps, "step")} of training on this table` : ""}.${score}`;
   at("notes").replaceChildren(...job.notes.map((note) => withText("li", note)));
   state.pictures = chart.pictures;
   at("column").replaceChildren(...chart.columns.map((name) => new Option(name, name)));
@@ -185,9 +214,16 @@ function offerViews() {
 }
 
 function showPicture() {
+  if (at("view").options.length === 0) {
+    at("chart").replaceChildren();
+    fillTable(at("cell-table"), []);
+    return;
+  }
   const picture = state.pictures[Number(at("view").value)];
-  if (picture !== undefined && at("view").options.length > 0) drawChart(at("chart"), picture);
-  else at("chart").replaceChildren();
+  drawChart(at("chart"), picture);
+  const { labels, filled, low, high } = picture;
+  fillTable(at("cell-table"), labels.flatMap((label, step) => filled[step] === null ? [] :
+    [[label, String(filled[step]), String(low[step]), String(high[step])]]));
 }
 
 async function download(kind) {
@@ -196,7 +232,7 @@ async function download(kind) {
   link.href = URL.createObjectURL(blob);
   link.download = kind === "report" ? "report.html" : `filled.${kind}`;
   link.click();
-  URL.revokeObjectURL(link.href);
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // some browsers begin to read late
 }
 
 // -- wiring ----------------------------------------------------------------------------------
@@ -209,7 +245,7 @@ function action(work) {
     try {
       await work(event);
     } catch (error) {
-      at("alert").textContent = error.message;
+      at("alert").textContent = error.message.charAt(0).toUpperCase() + error.message.slice(1);
       at("alert").hidden = false;
       at("alert").scrollIntoView({ block: "nearest" });
       if (at("facts").textContent.endsWith("…")) at("facts").textContent = "No table yet.";
@@ -228,7 +264,8 @@ async function start() {
   if (state.file === null) await takeFile(example); // unless a table was dropped meanwhile
   const models = await api.readModels();
   at("model-field").hidden = models.length === 0;
-  offer(at("model"), models.map((model) => model.name), null, "the service's own");
+  offer(at("model"), models.map((model) => model.name), null, "the pretrained network");
+  offerAdapting();
 }
 
 at("file").addEventListener("change", action(async (event) => {
@@ -236,23 +273,29 @@ at("file").addEventListener("change", action(async (event) => {
   event.target.value = "";
   if (file !== undefined) await takeFile(file);
 }));
-const drop = at("drop");
+// A file may be dropped anywhere: beside the box the browser would leave the page to show it.
+const holdsFile = (event) => event.dataTransfer?.types.includes("Files");
 for (const name of ["dragenter", "dragover"]) {
-  drop.addEventListener(name, (event) => {
+  window.addEventListener(name, (event) => {
+    if (!holdsFile(event)) return;
     event.preventDefault();
-    drop.classList.add("over");
+    at("drop").classList.add("over");
   });
 }
-for (const name of ["dragleave", "drop"]) {
-  drop.addEventListener(name, () => drop.classList.remove("over"));
-}
-drop.addEventListener("drop", action(async (event) => {
-  const [file] = event.dataTransfer.files;
-  if (file !== undefined) await takeFile(file);
-}));
+window.addEventListener("dragleave", (event) => {
+  if (event.relatedTarget === null) at("drop").classList.remove("over");
+});
+const takeDropped = action((event) => takeFile(event.dataTransfer.files[0]));
+window.addEventListener("drop", (event) => {
+  if (!holdsFile(event)) return;
+  at("drop").classList.remove("over");
+  takeDropped(event);
+});
 at("example").addEventListener("click", action(takeExample));
 at("time").addEventListener("change", action(() => look(tableChoices(), false)));
 at("id").addEventListener("change", action(() => look(tableChoices(), false)));
+at("model").addEventListener("change", offerAdapting);
+at("adapt").addEventListener("change", offerAdapting);
 at("choices").addEventListener("submit", action(fill));
 at("cancel").addEventListener("click", action(cancel));
 at("column").addEventListener("change", offerViews);

@@ -8,7 +8,7 @@ const MARGIN = 12;
 
 export function drawMap(place, table) {
   const width = Math.max(320, Math.round(place.clientWidth));
-  const { columns, shares, ticks } = table.map;
+  const { columns, shares, ticks, several_series: several } = table.map;
   const inner = width - LABELS - MARGIN;
   const bottom = ROW * columns.length;
   const most = columns.length === 0 ? "" : ` Most are missing in ${columns[0]}.`;
@@ -30,7 +30,9 @@ export function drawMap(place, table) {
     const center = Math.min(Math.max(x, LABELS + half), width - half);
     if (center - half < free) continue;
     free = center + half + 12;
-    svg.append(element("line", { x1: x, x2: x, y1: bottom, y2: bottom + 5, class: "axis" }));
+    const top = several && share > 0 ? 0 : bottom; // where one series ends and the next begins
+    const kind = several ? "border" : "axis";
+    svg.append(element("line", { x1: x, x2: x, y1: top, y2: bottom + 5, class: kind }));
     svg.append(element("text", { x: center, y: bottom + 19, "text-anchor": "middle" }, label));
   }
   place.replaceChildren(svg);
