@@ -102,7 +102,7 @@ def test_the_command_prints_and_keeps_rows(tmp_path: Path, monkeypatch: pytest.M
 
 def test_filling_a_table_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mdtim.imputer.preset", lambda name: tiny_config())
-    row = table.measure(1_000)
+    row = table.measure(1_000, "small", 7, 0.3)
     assert row.seconds > 0
     assert row.missing == pytest.approx(0.3 * 7_000, rel=0.1)
     assert row.peak_memory_gb > 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +40,15 @@ def test_a_flat_window_gets_the_smallest_range_and_an_empty_one_the_training_dat
     assert scale.half_B1V.flatten().tolist() == [np.float32(0.025), 1.0]
     assert scale.center_B1V.flatten().tolist() == [3.0, 0.0]
     assert scale.empty_B1V.flatten().tolist() == [False, True]
+
+
+def test_few_visible_cells_do_not_make_a_narrow_window() -> None:
+    values = torch.zeros(1, 6, 3)
+    visible = torch.tensor([[1, 1, 1], [0, 1, 1], [0, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 1]]) > 0
+    half = window_scale(values, visible[None], 0.05, scarcity=1.0).half_B1V.flatten()
+    assert half.tolist() == [1.0, 0.25, pytest.approx(1 / 36)]
+    wide = window_scale(torch.randn(1, 6, 3) * 50, visible[None], 0.05, scarcity=1.0).half_B1V
+    assert wide[0, 0, 2] > 1
 
 
 @given(st.floats(-1, 1), st.integers(0, 10))

@@ -32,6 +32,9 @@ class TokenizerConfig:
     """Feed the expected embedding of a drawn token (exact below the grid) instead of one draw."""
     min_range: float = 0.05
     """Smallest range of a window and variate, in units of the variate's training std."""
+    scarcity: float = 0.0
+    """Where n cells of a window and variate are visible, half of its range is at least this over
+    n², in the same units: few cells do not tell how far away the others lie."""
 
     def __post_init__(self) -> None:
         _require(self.num_bins >= 2, f"num_bins must be at least 2, got {self.num_bins}")
@@ -39,6 +42,7 @@ class TokenizerConfig:
             self.output_range >= 1, f"output_range must be at least 1, got {self.output_range}"
         )
         _require(self.min_range > 0, f"min_range must be positive, got {self.min_range}")
+        _require(self.scarcity >= 0, f"scarcity must not be negative, got {self.scarcity}")
 
     @property
     def num_outputs(self) -> int:

@@ -73,7 +73,8 @@ def tokenize(
     # One absurd reading must not blow up the scale, the lines and the relations of its window.
     values_BTV = values_BTV.clamp(-ABSURD, ABSURD)
     if scale is None:
-        scale = window_scale(values_BTV, visible_BTV, tokenizer.config.min_range)
+        config = tokenizer.config
+        scale = window_scale(values_BTV, visible_BTV, config.min_range, config.scarcity)
     x_BTV = torch.where(visible_BTV, scale.normalize(values_BTV), 0.0)
     if time_B is None:
         time_B = 1 - visible_BTV.to(values_BTV.dtype).mean((1, 2))

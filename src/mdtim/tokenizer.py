@@ -40,7 +40,9 @@ class WindowScale:
         return torch.stack([part.squeeze(1) for part in parts], dim=-1)
 
 
-def window_scale(values_BTV: Tensor, visible_BTV: Tensor, min_range: float) -> WindowScale:
+def window_scale(
+    values_BTV: Tensor, visible_BTV: Tensor, min_range: float, scarcity: float = 0.0
+) -> WindowScale:
     """Instance-adaptive normalization from visible cells only.
 
     Parameters
@@ -48,13 +50,18 @@ def window_scale(values_BTV: Tensor, visible_BTV: Tensor, min_range: float) -> W
     values_BTV : standardized values; anything finite where not visible
     visible_BTV : bool, True where the network may look
     min_range : smallest max - min, in units of the training std
+    scarcity : smallest (max - min) / 2 times the square of the number of visible cells
     """
     infinity = torch.full((), torch.inf, dtype=values_BTV.dtype, device=values_BTV.device)
     low = torch.where(visible_BTV, values_BTV, infinity).amin(dim=1, keepdim=True)
     high = torch.where(visible_BTV, values_BTV, -infinity).amax(dim=1, keepdim=True)
-    empty = ~visible_BTV.any(dim=1, keepdim=True)
+    count_B1V = visible_BTV.sum(dim=1, keepdim=True)
+    empty = count_B1V == 0
     center = torch.where(empty, 0.0, (low + high) / 2)
-    half = torch.where(empty, 1.0, ((high - low) / 2).clamp_min(min_range / 2))
+    half = ((high - low) / 2).clamp_min(min_range / 2)
+    if scarcity:
+        half = torch.maximum(half, scarcity / count_B1V.clamp_min(1).to(half.dtype) ** 2)
+    half = torch.where(empty, 1.0, half)
     return WindowScale(center, half, empty)
 
 

@@ -34,12 +34,24 @@ def speed(
 
 
 @app.command()
-def table(as_json: Json = False) -> None:
-    """Fill a table of 17,420 × 7 cells, 30 % missing, on the CPU, and one ten times as long."""
+def table(
+    rows: Annotated[str, typer.Option(help="Lengths, one run each.")] = "17420,174200",
+    variates: Annotated[int, typer.Option(help="Columns.", min=1)] = 7,
+    missing: Annotated[float, typer.Option(help="Share of the cells that is missing.")] = 0.3,
+    preset: Annotated[str, typer.Option(help="small, or a pretrained network.")] = "small",
+    output: Annotated[Path | None, typer.Option(help="Append the rows to this CSV file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Fill tables on the CPU: time and memory as they grow."""
     from mdtim.bench.table import run_table
 
-    rows = [asdict(row) for row in run_table()]
-    _show(rows, tuple(rows[0]), as_json)
+    with user_messages():
+        lengths = [int(length) for length in rows.split(",")]
+        found = run_table(lengths, preset=preset, variates=variates, missing=missing)
+        measured = [asdict(row) for row in found]
+    if output is not None:
+        _append(output, measured)
+    _show(measured, ("preset", "rows", "variates", "missing", "seconds", "peak_memory_gb"), as_json)
 
 
 @app.command()

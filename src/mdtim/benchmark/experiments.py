@@ -14,6 +14,8 @@ PATTERNS = ("uniform", "geometric")
 MASK_SEEDS = (0, 1, 2)
 FOUR_SETS = ("etth", "energy", "weather", "sine")
 HORIZONS = (4, 6, 8, 12)
+AT_ONCE = ("zero-mini+max_steps=0", "zero-base+max_steps=0")
+"""The pretrained networks as they are."""
 ENSEMBLE_SEEDS = (0, 1, 2)
 """Training seeds of the models that `mdtim-ensemble` averages."""
 
@@ -147,16 +149,14 @@ def _downstream() -> list[Cell]:
 
 EXPERIMENTS: dict[str, Callable[[], list[Cell]]] = {
     "main": lambda: _grid("main", FOUR_SETS, (48,)),
-    "zeroshot": lambda: _grid(
-        "zeroshot", FOUR_SETS, (48,), ("zero-mini+max_steps=0", "zero-base+max_steps=0")
-    ),
+    "zeroshot": lambda: _grid("zeroshot", FOUR_SETS, (48,), AT_ONCE),
     "faithful": lambda: _grid("faithful", FOUR_SETS, (48,), ("paper-large",)),
     "long": lambda: _grid("long", ("etth",), (96, 192)),
     "natural": lambda: _grid("natural", ("physionet2012", "nycweather"), (48,)),
     "ablation": _ablation,
     "ensemble": lambda: _grid("ensemble", FOUR_SETS, (48,), method="mdtim-ensemble"),
     "limit": lambda: (
-        _grid("limit", ("linear_gaussian",), (48,))
+        _grid("limit", ("linear_gaussian",), (48,), ("base", *AT_ONCE))
         + _grid("limit", ("linear_gaussian",), (48,), ("",), method="optimum")
     ),
     "downstream": _downstream,

@@ -159,28 +159,43 @@ def _downstream(rows: Sequence[TextRow]) -> list[str]:
 
 
 def _limit(rows: Sequence[TextRow]) -> list[str]:
+    """The trained network, then those that were not, each beside what cannot be beaten."""
     chosen = choose(rows, experiment="limit", error="")
-    body, seen = [], []
-    found = {
-        (method, column): mean_over_seeds(choose(chosen, method=method), column)
-        for method in ("mdtim", "optimum")
-        for column in ("mae", "crps", "coverage90")
-    }
-    for key in sorted(found["optimum", "mae"]):
-        if key not in found["mdtim", "mae"]:
-            continue
+    best = choose(chosen, method="optimum")
+    ours = choose(chosen, method="mdtim")
+    lines: list[str] = []
+    for preset in dict.fromkeys(row["preset"] for row in ours):
+        body, ratios = _beside(choose(ours, preset=preset), best)
+        if body:
+            names = ["pattern", "rate", "MAE", "best MAE", "ratio", "CRPS", "best CRPS", "ratio"]
+            lines += [
+                f"### {preset.partition('+')[0]}",
+                "",
+                *table([*names, "90 % covers", "best covers"], body),
+                "",
+                f"The largest ratio is {max(ratios):.3f}.",
+                "",
+            ]
+    return lines[:-1]
+
+
+def _beside(
+    ours: Sequence[TextRow], best: Sequence[TextRow]
+) -> tuple[list[list[str]], list[float]]:
+    """Lines of a table, and all ratios in it."""
+    columns = ("mae", "crps", "coverage90")
+    mine, optimal = (
+        {name: mean_over_seeds(rows, name) for name in columns} for rows in (ours, best)
+    )
+    body, ratios = [], []
+    for key in sorted(mine["mae"].keys() & optimal["mae"].keys()):
         line = _name(key)[2:]
         for column in ("mae", "crps"):
-            ours, best = found["mdtim", column][key], found["optimum", column][key]
-            seen.append(ours / best)
-            line += [f"{ours:.4f}", f"{best:.4f}", f"{ours / best:.3f}"]
-        line += [f"{found[method, 'coverage90'][key]:.1%}" for method in ("mdtim", "optimum")]
-        body.append(line)
-    if not body:
-        return []
-    names = ["pattern", "rate", "MAE", "best MAE", "ratio", "CRPS", "best CRPS", "ratio"]
-    names += ["90 % covers", "best covers"]
-    return [*table(names, body), "", f"The largest ratio is {max(seen):.3f}."]
+            one, least = mine[column][key], optimal[column][key]
+            ratios.append(one / least)
+            line += [f"{one:.4f}", f"{least:.4f}", f"{one / least:.3f}"]
+        body.append([*line, *(f"{found['coverage90'][key]:.1%}" for found in (mine, optimal))])
+    return body, ratios
 
 
 def _failures(rows: Sequence[TextRow]) -> list[str]:

@@ -23,6 +23,7 @@ def pretraining_config(name: str, steps: int) -> ModelConfig:
     """The preset with the schedule of pretraining instead of that of adaptation."""
     return preset(name).change(
         prior="dynamics",
+        scarcity=1.0,
         optimizer="muon",
         max_steps=steps,
         learning_rate=RATES[name],
