@@ -379,4 +379,4 @@ def test_zero_shot_figures_stand_beside_interpolation_and_a_trained_model(tmp_pa
     text = render(path)
     assert "### zero-mini\n" in text
     assert "| 0.1500 | 0.2250 | 0.667 | 0.1400 | 1.071 |" in text
-    assert "Geometric means: 0.667 of linear interpolation, 1.071 of SAITS." in text
+    assert "Geometric means, measured data: 0.667 of linear, 1.071 of SAITS." in text
