@@ -117,6 +117,32 @@ def test_adapting_never_ends_with_worse_weights_than_it_started_from() -> None:
         assert torch.equal(mine, theirs)
 
 
+def test_base_starts_from_pretrained_weights_and_learns_the_table(tmp_path: Path) -> None:
+    imputer = MDTIMImputer(
+        preset="base", window=16, max_steps=2, batch_size=4, progress=False, device="cpu"
+    )
+    table = holey(120, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        imputer.fit(table)
+    assert imputer.report_.steps == 2
+    assert imputer.model_.config.training.optimizer == "muon"
+    network = imputer.model_.network
+    assert network is not None
+    assert network.config.dropout == 0.2
+    assert not np.isnan(imputer.transform(table)).any()
+    imputer.save(tmp_path / "model")
+    again = MDTIMImputer.load(tmp_path / "model", device="cpu")
+    np.testing.assert_array_equal(again.transform(table), imputer.transform(table))
+
+
+def test_a_preset_trains_from_weights_that_it_could_have_been_pretrained_with() -> None:
+    assert pretrained_config("base").network.width == pretrained_config("zero-base").network.width
+    with torch.no_grad():
+        one, two = (load_pretrained(name, 3, CPU).state_dict() for name in ("base", "zero-base"))
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
 def test_adapting_a_network_that_is_not_pretrained_is_refused() -> None:
     with pytest.raises(ValueError, match="adapting starts from a pretrained network"):
         MDTIMImputer(preset="small", adapt=True).fit(holey(60, 2))
