@@ -19,8 +19,8 @@ from mdtim.distribution import BinDistribution, Calibration, mix
 from mdtim.guesses import draw_line
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.panel import BoolArray, FloatArray, IntArray
-from mdtim.runtime import HostCopies, keyed_uniform, precision
-from mdtim.series import DeviceSeries, WindowBatch
+from mdtim.runtime import HostCopies, free_memory, keyed_uniform, precision
+from mdtim.series import DeviceSeries, WindowBatch, whole_batch
 from mdtim.stacking import Stack, StackCells
 from mdtim.tokenizer import Tokenizer, WindowScale
 from mdtim.windows import WindowIndex, blend_weights, covering_windows
@@ -237,6 +237,21 @@ class Cells:
             np.concatenate([self.mean, other.mean]),
             distribution,
         )
+
+
+def inference_batch(series: DeviceSeries, window: int, config: ModelConfig) -> int:
+    """Windows per batch that fit the memory at hand."""
+    cells = window * series.values_NV.shape[1]
+    device = series.values_NV.device
+    gpu = device.type == "cuda"
+    # Per cell: the MLP's inner layer twice, a handful of hidden states, and several distributions.
+    per_cell = (2 if gpu else 4) * (2 * config.network.mlp_ratio + 8) * config.network.width
+    per_cell += (32 if gpu else 16) * config.tokenizer.num_outputs
+    # About what a CPU's caches like; a GPU has enough to do with a million cells.
+    budget = min(free_memory(device) // 2, per_cell * 2**20) if gpu else 48 * 2**20
+    fitting = min(4096, budget // (per_cell * cells))
+    unit = whole_batch(cells)
+    return max(unit, fitting - fitting % unit)
 
 
 def masked_share(visible_BTV: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from mdtim.diffusion import mask_rate, stratified_times
 from mdtim.distribution import BinDistribution
 from mdtim.guesses import Relations
-from mdtim.inference import Predictor
+from mdtim.inference import Predictor, inference_batch
 from mdtim.masks import MaskMix
 from mdtim.network import FactorizedDiT
 from mdtim.series import DeviceSeries, DeviceWindows
@@ -130,11 +130,10 @@ class ValidationCells:
     """(C,) masked share of each cell's window."""
 
 
-def validation_cells(
-    predictor: Predictor, data: TrainingData, batch_size: int = 256
-) -> Iterator[ValidationCells]:
+def validation_cells(predictor: Predictor, data: TrainingData) -> Iterator[ValidationCells]:
     """Predict the hidden cells of the validation windows, batch by batch."""
     windows = data.validation
+    batch_size = inference_batch(data.series, windows.length, predictor.config)
     for begin in range(0, len(windows), batch_size):
         part = slice(begin, begin + batch_size)
         batch = data.series.gather(windows.starts[part], windows.ends[part], windows.length)

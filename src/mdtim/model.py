@@ -18,13 +18,12 @@ from mdtim.checkpoint import load_weights
 from mdtim.config import ModelConfig
 from mdtim.distribution import BinDistribution, Calibration
 from mdtim.fitting import Corrections, FitReport
-from mdtim.inference import Cells, OnWindows, Predictor, fill_cells
+from mdtim.inference import Cells, OnWindows, Predictor, fill_cells, inference_batch
 from mdtim.network import FactorizedDiT
 from mdtim.panel import FloatArray, IntArray, Panel
-from mdtim.runtime import free_memory
 from mdtim.sampling import sample_series
 from mdtim.scaling import Standardizer
-from mdtim.series import DeviceSeries, whole_batch
+from mdtim.series import DeviceSeries
 from mdtim.stacking import Stack
 
 
@@ -215,18 +214,3 @@ class FittedModel:
             report=FitReport(**document["report"]),
             seed=int(document["seed"]),
         )
-
-
-def inference_batch(series: DeviceSeries, window: int, config: ModelConfig) -> int:
-    """Windows per batch that fit the memory at hand."""
-    cells = window * series.values_NV.shape[1]
-    device = series.values_NV.device
-    gpu = device.type == "cuda"
-    # Per cell: the MLP's inner layer twice, a handful of hidden states, and several distributions.
-    per_cell = (2 if gpu else 4) * (2 * config.network.mlp_ratio + 8) * config.network.width
-    per_cell += (32 if gpu else 16) * config.tokenizer.num_outputs
-    # About what a CPU's caches like; a GPU has enough to do with a million cells.
-    budget = min(free_memory(device) // 2, per_cell * 2**20) if gpu else 48 * 2**20
-    fitting = min(4096, budget // (per_cell * cells))
-    unit = whole_batch(cells)
-    return max(unit, fitting - fitting % unit)
