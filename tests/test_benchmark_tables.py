@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from mdtim.bench.section import read_rows
 from mdtim.benchmark import summary
 from mdtim.benchmark.experiments import Cell, cells_of
-from mdtim.benchmark.reading import mean_over_seeds, paper_figures, paper_forecasts, read_rows
+from mdtim.benchmark.reading import mean_over_seeds, paper_figures, paper_forecasts
 from mdtim.benchmark.rows import Row, append
 from mdtim.benchmark.tables import render
 

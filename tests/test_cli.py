@@ -172,6 +172,15 @@ def test_warnings_become_notes(source: Path, tmp_path: Path) -> None:
     assert "dead" in text
 
 
+def test_nothing_and_a_pretrained_preset_contradict_each_other(
+    source: Path, tmp_path: Path
+) -> None:
+    options = ["--from", "nothing", "--preset", "base", "-o", str(tmp_path / "model")]
+    result = CliRunner().invoke(app, ["fit", str(source), *options])
+    assert result.exit_code == 2
+    assert "base starts from pretrained weights" in " ".join(result.output.split())
+
+
 def test_help_does_not_import_torch() -> None:
     code = (
         "import sys\nfrom typer.testing import CliRunner\nfrom mdtim.cli import app\n"

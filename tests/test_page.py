@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 from playwright.sync_api import expect
 
@@ -159,12 +160,17 @@ def test_a_table_of_several_series_asks_for_their_column(page: Page) -> None:
     expect(page.get_by_label("Series column")).to_have_value("place")
 
 
+def begin_slow_work(page: Page, client: httpx.Client) -> None:
+    """Fill a table that takes a minute."""
+    page.goto(str(client.base_url))
+    drop(page, "slow.csv", b"sleep 60")
+    expect(page.locator("#facts")).to_contain_text("slow.csv: 2 rows")
+    page.get_by_role("button", name="Fill", exact=True).click()
+
+
 def test_a_job_shows_the_time_left_and_can_be_cancelled(browser_page: Page, tmp_path: Path) -> None:
     with running(stub_settings(tmp_path)) as client:
-        browser_page.goto(str(client.base_url))
-        drop(browser_page, "slow.csv", b"sleep 60")
-        expect(browser_page.locator("#facts")).to_contain_text("slow.csv: 2 rows")
-        browser_page.get_by_role("button", name="Fill", exact=True).click()
+        begin_slow_work(browser_page, client)
         expect(browser_page.locator("#work-text")).to_contain_text("half way; about")
         assert browser_page.get_by_role("progressbar").get_attribute("value") == "0.5"
         browser_page.get_by_role("button", name="Cancel").click()
@@ -176,10 +182,7 @@ def test_a_job_shows_the_time_left_and_can_be_cancelled(browser_page: Page, tmp_
 
 def test_another_table_ends_the_work_on_the_last_one(browser_page: Page, tmp_path: Path) -> None:
     with running(stub_settings(tmp_path)) as client:
-        browser_page.goto(str(client.base_url))
-        drop(browser_page, "slow.csv", b"sleep 60")
-        expect(browser_page.locator("#facts")).to_contain_text("slow.csv: 2 rows")
-        browser_page.get_by_role("button", name="Fill", exact=True).click()
+        begin_slow_work(browser_page, client)
         expect(browser_page.locator("#work-text")).to_contain_text("half way")
         drop(browser_page, "other.csv", b"ok")
         expect(browser_page.locator("#facts")).to_contain_text("other.csv: 2 rows")

@@ -330,6 +330,16 @@ def test_an_unknown_method_is_one_sentence(tmp_path: Path) -> None:
     assert "unknown method 'magic'" in result.output
 
 
+def rendered(folder: Path, rows: list[dict[str, object]]) -> str:
+    """The tables of a results file with some rows."""
+    path = folder / "r.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    return render(path)
+
+
 def result_row(**changes: object) -> dict[str, str]:
     row = dict.fromkeys(COLUMNS, "")
     known = {
@@ -341,7 +351,6 @@ def result_row(**changes: object) -> dict[str, str]:
 
 
 def test_the_tables_show_systems_beside_the_papers_figures(tmp_path: Path) -> None:
-    path = tmp_path / "r.csv"
     cost = {"experiment": "efficiency", "dataset": "energy", "impute_seconds": 3.25}
     rows = [
         result_row(crps=0.08),
@@ -350,11 +359,7 @@ def test_the_tables_show_systems_beside_the_papers_figures(tmp_path: Path) -> No
         result_row(**cost, preset="small", mae=0.05),
         result_row(**cost, method="csdi", preset="large", mae=0.07),
     ]
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    text = render(path)
+    text = rendered(tmp_path, rows)
     assert "| saits | 0.1500 (0.14) |" in text
     assert text.index("| mdtim | 0.1200 (0.127)") < text.index("| saits | 0.1500")
     assert "| etth | csdi | uniform | 30% | 0.1100 | 85.0% |" in text
@@ -366,17 +371,12 @@ def test_the_tables_show_systems_beside_the_papers_figures(tmp_path: Path) -> No
 
 
 def test_zero_shot_figures_stand_beside_interpolation_and_a_trained_model(tmp_path: Path) -> None:
-    path = tmp_path / "r.csv"
     zero = {"experiment": "zeroshot", "preset": "zero-mini+max_steps=0", "crps": 0.1}
     rows = [
         result_row(**zero, mae=0.15),
         result_row(method="linear", preset="default", mae=0.225, coverage90=""),
     ]
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    text = render(path)
+    text = rendered(tmp_path, rows)
     assert "### zero-mini\n" in text
     assert "| 0.1500 | 0.2250 | 0.667 | 0.1400 | 1.071 |" in text
     assert "Geometric means, measured data: 0.667 of linear, 1.071 of SAITS." in text

@@ -347,6 +347,8 @@ def _start(from_: str, preset: str, device: str) -> tuple[str, bool]:
 
     if from_ not in ("pretrained", "nothing"):
         raise ValueError(f"--from is pretrained or nothing, got {from_!r}")
+    if from_ == "nothing" and is_pretrained(preset):
+        raise ValueError(f"{preset} starts from pretrained weights; leave out --from nothing")
     if preset == "auto" and from_ == "nothing":
         preset = "large" if resolve_device(device).type == "cuda" else "small"
     return preset, from_ == "pretrained" and (preset == "auto" or is_pretrained(preset))

@@ -21,7 +21,8 @@ MAX_SIZE = 1_024
 RIDGE = 1e-4
 """Added to every variance, as a share of it."""
 ITERATIONS = 16
-"""Of the conjugate gradients: isolated gaps need three or four, long ones more."""
+"""Of the conjugate gradients. Where much is hidden and the table moves slowly, more would still
+help a little; the network sees the other guesses too."""
 
 
 def steps_of_memory(num_variates: int) -> int:

@@ -40,8 +40,8 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         Steps the network sees at once; "auto" looks at seasons, gaps and lengths.
     preset : str or ModelConfig
         "zero-mini" and "zero-base" are pretrained and fill at once, "auto" is the first on a CPU
-        and the second on a GPU; "small", "base", "paper-small", "paper-large" or a config of your
-        own train from nothing.
+        and the second on a GPU; "base" trains the second on the table, the most accurate; "small",
+        "large", "paper-small", "paper-large" or a config of your own train from nothing.
     time, id : str, optional
         Names of the time column (found by itself if not given) and of the series id column.
     freq : str, optional

@@ -4,8 +4,7 @@ AdamW scales every number of a gradient by itself; the gradient of a matrix is t
 its few strongest directions. Muon keeps the directions and makes their strengths equal, by a few
 matrix products instead of a decomposition (Jordan and others, 2024).
 
-Matrices of one shape are stacked and go through the products together: for the widths here the
-whole update costs well under a millisecond on a GPU.
+Matrices of one shape are stacked and go through the products together.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _ADAM_LIKE = 0.2
 def orthogonalize(x_NRC: Tensor) -> Tensor:
     """Bring all singular values of a stack of matrices close to 1 (R ≤ C).
 
-    Five rounds leave them between about 0.7 and 1.2, which is near enough to learn alike.
+    Five rounds bring all but the very small ones near 1, which is enough to learn alike.
     """
     a, b, c = _COEFFICIENTS
     x: Tensor = x_NRC / x_NRC.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-7)

@@ -19,8 +19,8 @@ Window = Annotated[str, typer.Option(help="Steps the network sees at once, or au
 Preset = Annotated[
     str,
     typer.Option(
-        help="auto (a pretrained network), zero-mini, zero-base; or, to train from nothing, "
-        "small, base, paper-small, paper-large."
+        help="auto (a pretrained network), zero-mini, zero-base; base, which is trained further on "
+        "the table; or, to train from nothing, small, large, paper-small, paper-large."
     ),
 ]
 Adapt = Annotated[

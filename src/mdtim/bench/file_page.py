@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
-from mdtim.bench.section import write_section
+from mdtim.bench.section import read_rows, write_section
 from mdtim.pretrained import card
 
 CARD = "<!-- card: rendered from the weights by python -m mdtim.bench.file_page -->"
@@ -43,8 +42,7 @@ def render_cards() -> str:
 
 def render_files(path: Path) -> str:
     """One line for each measured fill; linear interpolation once for each case."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(path)
     lines = [HEADER, "|---" * (HEADER.count("|") - 1) + "|"]
     seen = set()
     for row in sorted(rows, key=lambda row: row["case"]):
@@ -72,8 +70,7 @@ FILES = {
 
 def render_short(path: Path) -> str:
     """The latest figures of `zero-mini` in a few words."""
-    with path.open(newline="", encoding="utf-8") as file:
-        latest = {(row["case"], row["method"]): row for row in csv.DictReader(file)}
+    latest = {(row["case"], row["method"]): row for row in read_rows(path)}
     header = "| file | pretrained, not trained on it | adapted to it | linear interpolation |"
     lines = [header, "|---|---|---|---|"]
     for case, words in FILES.items():

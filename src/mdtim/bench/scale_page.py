@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from mdtim.bench.section import write_section
+from mdtim.bench.section import read_rows, write_section
 
 BEGIN = "<!-- measured: rendered from results/scale.csv by python -m mdtim.bench.scale_page -->"
 END = "<!-- end of measured -->"
@@ -26,8 +25,7 @@ FLEET = 100
 
 def render(path: Path) -> str:
     """The section, without its marks."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(path)
     lines = [HEADER, "|---" * (HEADER.count("|") - 1) + "|"]
     for row in rows:
         lines.append(

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
-from mdtim.bench.section import write_section
+from mdtim.bench.section import read_rows, write_section
 
 LOAD = "<!-- load: rendered from results/load.csv by python -m mdtim.bench.service_page -->"
 LOAD_END = "<!-- end of load -->"
@@ -24,7 +23,7 @@ REPORT_HEADER = "| rows × columns | missing cells | gaps | written in | size | 
 def render_load(path: Path) -> str:
     """One line for each run, the latest first."""
     lines = _head(LOAD_HEADER)
-    for row in reversed(_rows(path)):
+    for row in reversed(read_rows(path)):
         before, after = (
             [f"{float(row[f'{who}_mb_{when}']):,.0f}" for who in ("service", "workers")]
             for when in ("before", "after")
@@ -47,14 +46,9 @@ def render_report(path: Path) -> str:
         f"| {int(row['rows']):,} × {row['columns']} | {int(row['missing']):,} | "
         f"{int(row['gaps']):,} | {float(row['seconds']):.1f} s | "
         f"{float(row['megabytes']):.2f} MB | {row['load']} | {row['commit']} |"
-        for row in reversed(_rows(path))
+        for row in reversed(read_rows(path))
     ]
     return "\n".join(lines)
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def _head(header: str) -> list[str]:

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from mdtim.bench.section import write_section
+from mdtim.bench.section import read_rows, write_section
 
 BEGIN = "<!-- measured: rendered from results/speed.csv by python -m mdtim.bench.speed_page -->"
 END = "<!-- end of measured -->"
@@ -19,8 +18,7 @@ Row = dict[str, str]
 
 def render(path: Path) -> str:
     """The section, without its marks: one table a device, then how cost grows."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(path)
     lines: list[str] = []
     for device in dict.fromkeys(row["device"] for row in rows):
         own = [row for row in rows if row["device"] == device]

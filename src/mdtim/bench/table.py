@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-SHORT, LONG = 17_420, 174_200
-
 
 @dataclass(frozen=True)
 class TableRow:
@@ -31,11 +29,7 @@ class TableRow:
 
 
 def run_table(
-    lengths: Sequence[int] = (SHORT, LONG),
-    *,
-    preset: str = "small",
-    variates: int = 7,
-    missing: float = 0.3,
+    lengths: Sequence[int], *, preset: str, variates: int, missing: float
 ) -> Iterator[TableRow]:
     """Measure each length in a process of its own, so that no memory counts for another."""
     for length in lengths:

@@ -6,7 +6,6 @@ import csv
 from collections import defaultdict
 from collections.abc import Sequence
 from importlib.resources import files
-from pathlib import Path
 from statistics import fmean
 
 Key = tuple[str, int, str, float]
@@ -49,14 +48,6 @@ def _packaged(name: str) -> list[TextRow]:
 def cell_key(row: TextRow) -> Key:
     """What a row and a figure of the paper are compared by."""
     return row["dataset"], int(row["window"]), row["pattern"], float(row["rate"])
-
-
-def read_rows(path: Path) -> list[TextRow]:
-    """All rows of a results file."""
-    if not path.exists():
-        raise ValueError(f"there is no results file {path}; run an experiment first")
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def choose(rows: Sequence[TextRow], **wanted: str) -> list[TextRow]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 
-from mdtim.bench.section import write_section
+from mdtim.bench.section import read_rows, write_section
 from mdtim.benchmark.experiments import FOUR_SETS
 from mdtim.benchmark.markdown import table
-from mdtim.benchmark.reading import Key, TextRow, choose, mean_over_seeds, paper_figures, read_rows
+from mdtim.benchmark.reading import Key, TextRow, choose, mean_over_seeds, paper_figures
 
 BEGIN = "<!-- compared: rendered by mdtim benchmark tables --summary README.md -->"
 END = "<!-- end of compared -->"

@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
+from mdtim.bench.section import read_rows
 from mdtim.benchmark.comparison import (
     cost_table,
     sample_table,
@@ -24,7 +25,6 @@ from mdtim.benchmark.reading import (
     mean_over_seeds,
     paper_figures,
     paper_forecasts,
-    read_rows,
 )
 from mdtim.benchmark.summary import MADE_UP, mean_ratio, ratios
 
