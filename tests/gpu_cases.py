@@ -20,6 +20,7 @@ import mdtim
 from mdtim import layers
 from mdtim.config import NetworkConfig
 from mdtim.dropout import keep_mask
+from mdtim.fused_norm import fused_norm
 from mdtim.layers import AxisBlock
 from mdtim.row_passes import GATE_A, GATE_M
 
@@ -64,17 +65,20 @@ def poisoned() -> Iterator[None]:
 
 
 def make_block(width: int, num_heads: int, axis: Any, dropout: float = 0.0) -> AxisBlock:
-    """A block of random weights, none of them zero, whose modulation stays moderate."""
-    config = NetworkConfig(width=width, num_heads=num_heads, condition_width=4, dropout=dropout)
+    """A block of random weights, none of them zero."""
+    config = NetworkConfig(width=width, num_heads=num_heads, dropout=dropout)
     block = AxisBlock(config, axis).train()
     for parameter in block.parameters():
         torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
-    with torch.no_grad():
-        block.modulation.weight.mul_(0.3)
     return block
 
 
-def defined_output(block: AxisBlock, h: Tensor, condition: Tensor, seed: Tensor) -> Tensor:
+def moderate_modulation(num_windows: int, slots: int, width: int) -> Tensor:
+    """Vectors that modulate windows, as a network hands them out: a part of more."""
+    return 0.6 * torch.randn(num_windows, slots + 3, width)[:, 1 : slots + 1]
+
+
+def defined_output(block: AxisBlock, h: Tensor, modulation: Tensor, seed: Tensor) -> Tensor:
     """The block by its definition, with the dropout of a seed."""
     sites = iter((GATE_A, GATE_M))
 
@@ -87,7 +91,7 @@ def defined_output(block: AxisBlock, h: Tensor, condition: Tensor, seed: Tensor)
 
     with mock.patch.object(layers.F, "dropout", dropout):
         block.fused, block.attention = False, "reference"
-        out: Tensor = block(h, condition)
+        out: Tensor = block(h, modulation)
         return out
 
 
@@ -99,23 +103,23 @@ def block_errors(block: AxisBlock, shape: tuple[int, int, int], seed: int) -> di
     weight = block.qkv.weight
     kind = {"device": weight.device, "dtype": weight.dtype}
     h = torch.randn(*shape, weight.shape[1]).to(**kind).requires_grad_()
-    condition = torch.randn(shape[0], 4).to(**kind).requires_grad_()
+    modulation = moderate_modulation(shape[0], 6, weight.shape[1]).to(**kind).requires_grad_()
     grad = torch.randn(h.shape).to(**kind)
     key = torch.tensor(seed, device=weight.device)
-    named = dict(block.named_parameters()) | {"h": h, "condition": condition}
+    named = dict(block.named_parameters()) | {"h": h, "modulation": modulation}
 
     block.fused, block.attention = True, "triton"
     assert block.fits(h)
     with poisoned():
-        out = block(h, condition, key)
+        out = block(h, modulation, key)
         gradients = torch.autograd.grad(out, list(named.values()), grad)
         with torch.no_grad():
-            out_without_grad = block(h, condition, key)
+            out_without_grad = block(h, modulation, key)
 
     exact = copy.deepcopy(block).double()
-    h, condition = (x.detach().double().requires_grad_() for x in (h, condition))
-    exact_named = dict(exact.named_parameters()) | {"h": h, "condition": condition}
-    truth = defined_output(exact, h, condition, key)
+    h, modulation = (x.detach().double().requires_grad_() for x in (h, modulation))
+    exact_named = dict(exact.named_parameters()) | {"h": h, "modulation": modulation}
+    truth = defined_output(exact, h, modulation, key)
     exact_gradients = torch.autograd.grad(truth, list(exact_named.values()), grad.double())
     errors = {
         "out": relative_error(out, truth),
@@ -125,3 +129,24 @@ def block_errors(block: AxisBlock, shape: tuple[int, int, int], seed: int) -> di
         assert value.dtype == weight.dtype
         errors[f"gradient of {name}"] = relative_error(value, exact_value)
     return errors
+
+
+def norm_errors(shape: tuple[int, int, int, int], **kind: Any) -> dict[str, float]:
+    """Relative errors of the fused norm and its gradients on random states (B, T, V, D)."""
+    h = torch.randn(shape).to(**kind).requires_grad_()
+    modulation = moderate_modulation(shape[0], 2, shape[-1]).to(**kind).requires_grad_()
+    grad = torch.randn(shape).to(**kind)
+    with poisoned():
+        out = fused_norm(h, modulation)
+        gradients = torch.autograd.grad(out, (h, modulation), grad)
+    exact_h, exact_modulation = (x.detach().double().requires_grad_() for x in (h, modulation))
+    shift, scale = exact_modulation.unbind(1)
+    truth = layers.modulate(torch.nn.functional.layer_norm(exact_h, shape[-1:]), shift, scale)
+    exact = torch.autograd.grad(truth, (exact_h, exact_modulation), grad.double())
+    pairs = zip((out, *gradients), (truth, *exact), strict=True)
+    return {
+        name: relative_error(*pair)
+        for name, pair in zip(
+            ("out", "gradient of h", "gradient of modulation"), pairs, strict=True
+        )
+    }

@@ -23,7 +23,7 @@ TIERS = [
     },
     {
         *("triton_compiler", "triton_inverse", "triton_attention", "kernels"),
-        *("triton_rows", "row_passes", "dropout", "fused_block"),
+        *("triton_rows", "row_passes", "dropout", "fused_block", "fused_norm"),
         *("runtime", "distribution", "stacking"),
         *("dynamics", "guesses", "tokenizer", "masks", "layers", "network", "diffusion"),
     },

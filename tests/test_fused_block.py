@@ -13,7 +13,14 @@ import torch
 from torch import Tensor
 
 from conftest import tiny_config
-from gpu_cases import block_errors, make_block, needs_cuda, run_python
+from gpu_cases import (
+    block_errors,
+    make_block,
+    moderate_modulation,
+    needs_cuda,
+    norm_errors,
+    run_python,
+)
 from mdtim import fused_block, row_passes
 from mdtim.diffusion import masked_loss, stratified_times
 from mdtim.dropout import keep_mask
@@ -30,7 +37,7 @@ AXES: list[Any] = ["time", "variate"]
 INTERPRETED = """
 import json
 import torch
-from gpu_cases import block_errors, make_block
+from gpu_cases import block_errors, make_block, norm_errors
 from mdtim import fused_block, row_passes
 from mdtim.kernels import rope_table
 
@@ -46,16 +53,19 @@ check((2, 5, 3), 2, 16, "time", 0.0)
 check((1, 1, 1), 3, 32, "variate", 0.5)
 check((2, 3, 7), 2, 16, "variate", 0.2, torch.float16, 1e-2)
 # Several chunks per window, several parts of a batch, the last of each not full.
-row_passes._PROGRAMS, row_passes._TILE, row_passes._BACKWARD_TILE = 2, 256, 128
+row_passes._PROGRAMS, row_passes._TILE = 2, 256
+row_passes._FORWARD = row_passes._FORWARD._replace(elements=256)
+row_passes._BACKWARD = row_passes._BACKWARD._replace(elements=128)
 row_passes._GELU_ROWS, fused_block._BACKWARD_ROWS = 16, 30
 check((2, 9, 3), 2, 16, "time", 0.3)
+results.append({"case": "norm", "limit": 1e-5, "errors": norm_errors((2, 9, 3, 32))})
 chunks = row_passes.Rows(2, 27, 32, 0.3)
 assert chunks.num_chunks > 1 and 27 % chunks.chunk_rows, chunks
 
 block = make_block(32, 2, "time", 0.2)
 empty = torch.zeros(0, 5, 3, 32, requires_grad=True)
 block.attention = "triton"
-out = block(empty, torch.zeros(0, 4), torch.tensor(1))
+out = block(empty, torch.zeros(0, 6, 32), torch.tensor(1))
 out.sum().backward()
 assert out.shape == empty.grad.shape == empty.shape
 assert block.down.weight.grad.abs().sum() == 0
@@ -71,8 +81,8 @@ without_grad = (arguments[0].detach(), *arguments[1:])
 torch.library.opcheck(fused_block._axis_block_without_grad, without_grad, test_utils=checks[::2])
 
 compiled = torch.compile(block, backend="aot_eager", fullgraph=True)
-condition = torch.randn(1, 4)
-expected, out = block(h, condition, seed), compiled(h, condition, seed)
+modulation = torch.randn(1, 6, 32)
+expected, out = block(h, modulation, seed), compiled(h, modulation, seed)
 torch.testing.assert_close(out, expected)
 for a, b in zip(*(torch.autograd.grad(y.square().sum(), [h, block.up.weight])
                   for y in (out, expected))):
@@ -85,7 +95,7 @@ print(json.dumps(results))
 def test_the_operator_agrees_with_the_definition_when_interpreted() -> None:
     # In a process of its own: Triton reads the variable when the kernels are made.
     results = json.loads(run_python(INTERPRETED, TRITON_INTERPRET="1").splitlines()[-1])
-    assert len(results) == 4
+    assert len(results) == 5
     for result in results:
         for name, error in result["errors"].items():
             assert error <= result["limit"], (result["case"], name)
@@ -180,10 +190,10 @@ def test_without_a_seed_a_block_that_drops_takes_pytorchs_dropout(
     monkeypatch.setattr(AxisBlock, "fits", lambda self, h: True)
     monkeypatch.setattr(AxisBlock, "_forward_fused", lambda self, h, *_: "fused")
     block = make_block(32, 2, "time", dropout=0.5)
-    h, condition = torch.randn(1, 4, 2, 32), torch.randn(1, 4)
-    assert block(h, condition, torch.tensor(3)) == "fused"
-    assert isinstance(block(h, condition), Tensor)
-    assert block.eval()(h, condition) == "fused"
+    h, modulation = torch.randn(1, 4, 2, 32), torch.randn(1, 6, 32)
+    assert block(h, modulation, torch.tensor(3)) == "fused"
+    assert isinstance(block(h, modulation), Tensor)
+    assert block.eval()(h, modulation) == "fused"
 
 
 # -- on a GPU --------------------------------------------------------------------------------------
@@ -229,15 +239,24 @@ def test_a_gpu_agrees_with_the_definition_at_any_size(dtype: torch.dtype) -> Non
 
 @pytest.mark.gpu
 @needs_cuda
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("width", [32, 96, 256, 512])
+def test_the_norm_of_a_gpu_agrees_with_its_definition(width: int, dtype: torch.dtype) -> None:
+    errors = norm_errors((3, 48, 7, width), device="cuda", dtype=dtype)
+    assert max(errors.values()) <= limit(dtype), errors
+
+
+@pytest.mark.gpu
+@needs_cuda
 def test_a_gpu_gives_the_same_in_one_part_and_in_many(monkeypatch: pytest.MonkeyPatch) -> None:
     block = make_block(64, 4, "time", dropout=0.2).to("cuda", torch.bfloat16)
     h = torch.randn(7, 48, 7, 64, device="cuda").bfloat16().requires_grad_()
-    condition = torch.randn(7, 4, device="cuda").bfloat16()
+    modulation = moderate_modulation(7, 6, 64).to("cuda", torch.bfloat16)
     grad, seed = torch.randn_like(h), torch.tensor(9, device="cuda")
 
     def gradients() -> tuple[Tensor, ...]:
         inputs = [h, *block.parameters()]
-        return torch.autograd.grad(block(h, condition, seed), inputs, grad)
+        return torch.autograd.grad(block(h, modulation, seed), inputs, grad)
 
     whole, again = gradients(), gradients()
     assert all(torch.equal(a, b) for a, b in zip(whole, again, strict=True))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from conftest import tiny_config
 from mdtim.config import Prior, preset
@@ -87,19 +88,22 @@ def test_one_set_of_weights_reads_any_number_of_variates_when_tables_are_shared(
 
 def test_an_interpolated_token_is_the_expectation_over_draws() -> None:
     network, _ = build()
-    coordinates = torch.full((1, 1, 3), 7.25)
-    masked = torch.zeros((1, 1, 3, 1), dtype=torch.bool)
-    lower, upper = (torch.full_like(coordinates, whole) for whole in (7.0, 8.0))
-    mixed = 0.75 * network.embed(lower, masked) + 0.25 * network.embed(upper, masked)
-    assert torch.allclose(network.embed(coordinates, masked), mixed, atol=1e-5)
+    lower, between, upper = (embedded(network, coordinate) for coordinate in (7.0, 7.25, 8.0))
+    assert torch.allclose(between, 0.75 * lower + 0.25 * upper, atol=1e-5)
+
+
+def embedded(network: FactorizedDiT, coordinate: float) -> Tensor:
+    """A step of three variates with this coordinate, before the first block."""
+    coordinates = torch.full((1, 1, 3), coordinate)
+    return network.embed(Tokens(coordinates, torch.zeros(1), torch.zeros(1, 3, 3), None))
 
 
 def test_mask_has_an_embedding_of_its_own() -> None:
     network, _ = build()
     with torch.no_grad():
-        before = network.embed(torch.full((1, 1, 3), 1.0), torch.zeros(1, 1, 3, 1).bool())
+        before = embedded(network, 1.0)
         network.tables[:, 0] += 1.0
-        after = network.embed(torch.full((1, 1, 3), 1.0), torch.zeros(1, 1, 3, 1).bool())
+        after = embedded(network, 1.0)
     assert torch.equal(before, after)
 
 

@@ -62,7 +62,8 @@ def fused_block(
     Parameters
     ----------
     h_BTVD : bfloat16, float16 or float32, on a GPU
-    modulation_B6D : shift, scale and gate of the attention, then of the MLP
+    modulation_B6D : shift, scale and gate of the attention, then of the MLP; the numbers of a
+        window lie side by side, its windows may lie apart
     weights : BlockWeights
     table_Ld : rotations (see :func:`mdtim.kernels.rope_table`); None for none
     seed : int64 scalar of the dropout, on the device; None needs `dropout` 0
@@ -102,7 +103,7 @@ class _Block:
     def read(cls, modulation_B6D: Tensor, arguments: tuple[Any, ...]) -> _Block:
         """From the operators' arguments behind the modulation."""
         weights = BlockWeights(*(weight.contiguous() for weight in arguments[:6]))
-        return cls(modulation_B6D.contiguous(), weights, *arguments[6:])
+        return cls(modulation_B6D, weights, *arguments[6:])
 
     def rows(self, h_BTVD: Tensor, first_window: int = 0) -> Rows:
         num_windows, num_steps, num_variates, width = h_BTVD.shape
@@ -184,7 +185,7 @@ def _axis_block_backward(
     block = _Block.read(modulation_B6D, arguments)
     h_BTVD, grad_BTVD = h_BTVD.contiguous(), grad_BTVD.contiguous()
     dh_BTVD = torch.empty_like(h_BTVD)
-    dmodulation_B6D = torch.empty_like(block.modulation_B6D)
+    dmodulation_B6D = modulation_B6D.new_empty(modulation_B6D.shape)
     totals: list[Tensor] | None = None
     for windows, cells in _parts(h_BTVD):
         gradients = _backward_of_windows(
@@ -257,8 +258,9 @@ def _backward_of_windows(
     out = dy_RD.t() @ attended_RD
     dqkv_RE = dqkv_BTVE.view(qkv_RE.shape)
     dx_RD = dqkv_RE @ weights.qkv
-    x_RD = row_passes.normalize_backward(
-        rows, dx_RD, dsum_RD, h_RD, modulation_B6D, sums_BCSD, dh_RD
+    x_RD = torch.empty_like(h_RD)
+    row_passes.normalize_backward(
+        rows, dx_RD, dsum_RD, h_RD, modulation_B6D, sums_BCSD, dh_RD=dh_RD, x_RD=x_RD
     )
     qkv = dqkv_RE.t() @ x_RD
 

@@ -13,7 +13,14 @@ from torch.nn import functional as F
 
 from mdtim.config import NetworkConfig
 from mdtim.fused_block import MAX_WIDTH, BlockWeights, fused_block
+from mdtim.fused_norm import fused_norm
 from mdtim.kernels import Axis, Implementation, axis_attention, fits_triton, rope_table
+from mdtim.triton_compiler import runs_triton
+
+BLOCK_SLOTS = 6
+"""Vectors that modulate a block: shift, scale and gate of the attention, then of the MLP."""
+HEAD_SLOTS = 2
+"""Those in front of the head: shift and scale."""
 
 
 class TimeEmbedding(nn.Module):
@@ -43,6 +50,16 @@ def modulate(h_BTVD: Tensor, shift_BD: Tensor, scale_BD: Tensor) -> Tensor:
     return torch.addcmul(shift_BD[:, None, None], h_BTVD, 1 + scale_BD[:, None, None])
 
 
+def normalize(h_BTVD: Tensor, modulation_B2D: Tensor) -> Tensor:
+    """Normalize states and modulate them: what the head reads."""
+    width, dtype = h_BTVD.shape[-1], _working_dtype(h_BTVD)
+    if h_BTVD.is_cuda and runs_triton(h_BTVD) and width % 32 == 0 and width <= MAX_WIDTH:
+        normal_BTVD: Tensor = fused_norm(h_BTVD.to(dtype), modulation_B2D.to(dtype))
+        return normal_BTVD
+    shift_BD, scale_BD = modulation_B2D.to(h_BTVD.dtype).unbind(1)
+    return modulate(F.layer_norm(h_BTVD, (width,)), shift_BD, scale_BD)
+
+
 class AxisBlock(nn.Module):
     """A DiT block whose attention runs along the steps or along the variates."""
 
@@ -56,26 +73,22 @@ class AxisBlock(nn.Module):
         """Take the fused operator where it can run and `attention` leaves the choice to it."""
         self.rope = axis == "time" or config.variate_rope
         self.dropout = config.dropout
-        self.modulation = nn.Linear(config.condition_width, 6 * width)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         self.up = nn.Linear(width, config.mlp_ratio * width)
         self.down = nn.Linear(config.mlp_ratio * width, width)
 
-    def forward(self, h_BTVD: Tensor, condition_BC: Tensor, seed: Tensor | None = None) -> Tensor:
+    def forward(self, h_BTVD: Tensor, modulation_B6D: Tensor, seed: Tensor | None = None) -> Tensor:
         """Attend along the axis, then the MLP, each gated and added.
 
         Parameters
         ----------
         h_BTVD : states
-        condition_BC : condition of each window
+        modulation_B6D : shift, scale and gate of the attention, then of the MLP
         seed : int64 scalar for the dropout of the fused operator. Without one a block that drops
             takes PyTorch's operators and their dropout, from the default generator.
         """
         dropout = self.dropout if self.training else 0.0
-        # The condition may have been filled up with windows beyond those of the states.
-        modulation_B6D = self.modulation(F.silu(condition_BC))[: len(h_BTVD)]
-        modulation_B6D = modulation_B6D.unflatten(-1, (6, -1))
         if self.fits(h_BTVD) and (seed is not None or not dropout):
             return self._forward_fused(h_BTVD, modulation_B6D, seed, dropout)
         modulation = modulation_B6D.to(h_BTVD.dtype).unbind(1)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from mdtim.config import NetworkConfig, TokenizerConfig
 from mdtim.guesses import NUM_FEATURES, NUM_GUESSES, Guesses, Relations
-from mdtim.layers import AxisBlock, TimeEmbedding, modulate
+from mdtim.layers import BLOCK_SLOTS, HEAD_SLOTS, AxisBlock, TimeEmbedding, normalize
 from mdtim.tokenizer import Tokenizer
 
 
@@ -113,7 +113,9 @@ class FactorizedDiT(nn.Module):
         for _ in range(config.num_layers):
             self.layers.append(AxisBlock(config, "time"))
             self.layers.append(AxisBlock(config, "variate"))
-        self.head_modulation = nn.Linear(config.condition_width, 2 * width)
+        # Of all blocks and the head at once.
+        self.slots = [BLOCK_SLOTS] * len(self.layers) + [HEAD_SLOTS]
+        self.modulation = nn.Linear(config.condition_width, sum(self.slots) * width)
         # Beside the bins, the head corrects the prior: shift, trust, belief in each guess.
         num_corrections = 2 + NUM_GUESSES[config.prior] if config.prior != "none" else 0
         self.num_outputs = 1 if config.continuous else tokenizer.num_outputs
@@ -146,10 +148,7 @@ class FactorizedDiT(nn.Module):
                     / (self.tables.shape[-1] ** 0.5)
                     + 0.1 * self.tables[:, 1:]
                 )
-        for block in self.layers:
-            assert isinstance(block, AxisBlock)
-            nn.init.zeros_(block.modulation.weight)
-        for module in (self.head_modulation, self.head):
+        for module in (self.modulation, self.head):
             nn.init.zeros_(module.weight)
 
     @property
@@ -174,20 +173,16 @@ class FactorizedDiT(nn.Module):
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Return logits (B, T, V, K_out), or values (B, T, V, 1) in the continuous ablation."""
-        masked_BTV1 = (tokens.coordinates_BTV == 0)[..., None]
-        h_BTVD = self.embed(tokens.coordinates_BTV, masked_BTV1)
-        if self.config.level_conditioning:
-            level_BVD = self.level(in_eights(tokens.level_BV3))[: len(h_BTVD)]
-            h_BTVD = h_BTVD + level_BVD[:, None]
-        if tokens.guesses is not None:
-            h_BTVD = h_BTVD + self.guess(tokens.guesses.features_BTVF)
-        condition_BC = self.time(in_eights(tokens.sigma_B))
-        for block, seed in zip(self.layers, self._dropout_seeds(h_BTVD), strict=True):
-            h_BTVD = block(h_BTVD, condition_BC, seed)
-        modulation = self.head_modulation(F.silu(condition_BC))[: len(h_BTVD)]
-        shift, scale = modulation.to(h_BTVD.dtype).chunk(2, dim=-1)
-        h_BTVD = modulate(F.layer_norm(h_BTVD, h_BTVD.shape[-1:]), shift, scale)
-        output: Tensor = self.head(h_BTVD).float()
+        h_BTVD = self.embed(tokens)
+        *of_blocks, of_head = self._modulations(tokens.sigma_B)
+        seeds = self._dropout_seeds(h_BTVD)
+        for block, modulation_B6D, seed in zip(self.layers, of_blocks, seeds, strict=True):
+            h_BTVD = block(h_BTVD, modulation_B6D, seed)
+        h_BTVD = normalize(h_BTVD, of_head)
+        # Products of a GPU want columns in eights.
+        extra = -self.head.out_features % 8
+        weight, bias = F.pad(self.head.weight, (0, 0, 0, extra)), F.pad(self.head.bias, (0, extra))
+        output = F.linear(h_BTVD, weight, bias)[..., : self.head.out_features].float()
         if tokens.guesses is None:
             return output
         logits, correction = output.tensor_split([self.num_outputs], dim=-1)
@@ -200,19 +195,52 @@ class FactorizedDiT(nn.Module):
             return (None,) * count
         return torch.randint(2**62, (count,), device=h_BTVD.device).unbind()
 
-    def embed(self, coordinates_BTV: Tensor, masked_BTV1: Tensor) -> Tensor:
-        """Embed coordinates as the mix of their two neighbouring tokens, (B, T, V, D)."""
-        if self.config.continuous:
-            x = (coordinates_BTV[..., None] - 1) / (self.num_bins - 1) * 2 - 1
-            return torch.where(masked_BTV1, self.mask_embedding, self.value_embedding(x))
+    def _modulations(self, sigma_B: Tensor) -> tuple[Tensor, ...]:
+        """What modulates each block, (B, 6, D), and the head, (B, 2, D)."""
+        condition_BC = self.time(in_eights(sigma_B))
+        modulation_BM: Tensor = self.modulation(F.silu(condition_BC))[: len(sigma_B)]
+        modulation_BSD = modulation_BM.unflatten(-1, (-1, self.config.width))
+        return modulation_BSD.split(self.slots, dim=1)
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        """What is known of every cell before the first block, (B, T, V, D)."""
+        embed = self._embed_values if self.config.continuous else self._embed_tokens
+        h_BTVD = embed(tokens)
+        if self.config.level_conditioning:
+            level_BVD = self.level(in_eights(tokens.level_BV3))[: len(h_BTVD)]
+            h_BTVD = h_BTVD + level_BVD[:, None]
+        return h_BTVD
+
+    def _embed_values(self, tokens: Tokens) -> Tensor:
+        coordinates_BTV1 = tokens.coordinates_BTV[..., None]
+        x_BTV1 = (coordinates_BTV1 - 1) / (self.num_bins - 1) * 2 - 1
+        embedded_BTVD = self.value_embedding(x_BTV1)
+        return torch.where(coordinates_BTV1 == 0, self.mask_embedding, embedded_BTVD)
+
+    def _embed_tokens(self, tokens: Tokens) -> Tensor:
+        """Mix the embeddings of the two tokens beside each coordinate; add those of the guesses."""
         # Hat functions: 1 at the token itself, linear to 0 at its neighbours. `[MASK]` is 0 and
         # values start at 1, so the two never mix.
-        index = torch.arange(self.num_bins + 1, device=coordinates_BTV.device)
-        hats_BTVK = (1 - (coordinates_BTV[..., None] - index).abs()).clamp_min(0)
-        tables = self.tables.expand(coordinates_BTV.shape[2], -1, -1)
-        embedded = torch.einsum("btvk,vke->btve", hats_BTVK.to(tables.dtype), tables)
-        h_BTVD: Tensor = self.project(embedded)
-        return torch.where(masked_BTV1, h_BTVD, h_BTVD + self.mix(h_BTVD))
+        index = torch.arange(self.num_bins + 1, device=tokens.coordinates_BTV.device)
+        hats_BTVK = (1 - (tokens.coordinates_BTV[..., None] - index).abs()).clamp_min(0)
+        inputs, weights = [hats_BTVK], [self._token_table()]
+        if tokens.guesses is not None:
+            inputs.append(tokens.guesses.features_BTVF)
+            weights.append(self.guess.weight.mT.expand(len(self.tables), -1, -1))
+        # One product for all, of a depth in eights, as a GPU likes it.
+        extra = -sum(x.shape[-1] for x in inputs) % 8
+        inputs_BTVI = F.pad(torch.cat(inputs, dim=-1), (0, extra))
+        weights_VID = F.pad(torch.cat(weights, dim=1), (0, 0, 0, extra))
+        if len(weights_VID) == 1:
+            return inputs_BTVI @ weights_VID[0]
+        return torch.einsum("btvi,vid->btvd", inputs_BTVI, weights_VID)
+
+    def _token_table(self) -> Tensor:
+        """(V or 1, K + 1, D) all that a token brings along, as it is the same for every cell."""
+        table_VKD = self.project(self.tables)
+        mixed_VKD = table_VKD + self.mix(table_VKD)
+        table_VKD = torch.cat([table_VKD[:, :1], mixed_VKD[:, 1:]], dim=1)
+        return table_VKD if self.config.prior == "none" else table_VKD + self.guess.bias
 
     def prior_logits(self, guesses: Guesses, correction_BTVC: Tensor) -> Tensor:
         """Log-density around the guessed value; all corrections start at zero.

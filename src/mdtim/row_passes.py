@@ -5,13 +5,13 @@ one dtype and are contiguous; nothing here checks it. Sums over a window's rows 
 parts.
 
 Shapes: B windows, N cells of a window (T * V), R = B * N rows, D width, F = mlp_ratio * D,
-C chunks of a window's rows, S slots of sums.
+C chunks of a window's rows, S slots of sums or of a modulation.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,11 +28,22 @@ SHIFT_A, SCALE_A, GATE_A, SHIFT_M, SCALE_M, GATE_M, BIAS_DOWN = range(7)
 dropouts of a block are told apart by the slot of the gate behind them."""
 NUM_SUMS = 7
 
-# Elements that a program of four warps holds at a time, chosen by the registers of the code
-# compiled for compute capability 9.0 (no spills, four programs and more per multiprocessor):
-# one or two loads of 16 bytes per thread and tensor in half precision.
-_TILE = 2048
-_BACKWARD_TILE = 1024
+
+class Tiling(NamedTuple):
+    """How a program takes its rows."""
+
+    elements: int
+    """That it holds of each tensor at a time."""
+    warps: int
+    stages: int
+    """Tiles in flight: while one is worked on, the next are loaded."""
+
+
+# Chosen by measurement on an H200 (no spills): one or two loads of 16 bytes per thread and tensor
+# in half precision.
+_FORWARD = Tiling(2048, warps=4, stages=1)
+_BACKWARD = Tiling(1024, warps=4, stages=1)
+_TILE = 2048  # a chunk of rows is a multiple of this
 _PROGRAMS = 2048  # some two waves over the multiprocessors of a large GPU
 _GELU_ROWS = 128  # rows of a program of the GELU's backward pass
 
@@ -68,37 +79,50 @@ class Rows:
         """C."""
         return max(1, -(-self.window_rows // self.chunk_rows))
 
-    def new_sums(self, like: Tensor) -> Tensor:
+    def new_sums(self, like: Tensor, slots: int = NUM_SUMS) -> Tensor:
         """Room for the parts of the sums, (B, C, S, D) float32."""
-        shape = (self.num_windows, self.num_chunks, NUM_SUMS, self.width)
+        shape = (self.num_windows, self.num_chunks, slots, self.width)
         return like.new_empty(shape, dtype=torch.float32)
 
-    def launch(self, kernel: Any, *arguments: Tensor | None, tile: int, **constants: int) -> None:
-        """Run a kernel with one program per chunk of a window, which it takes tile by tile."""
+    def launch(
+        self,
+        kernel: Any,
+        modulation_BSD: Tensor,
+        tiling: Tiling,
+        *arguments: Tensor | None,
+        **constants: int,
+    ) -> None:
+        """Run a kernel with one program per chunk of a window, which it takes tile by tile.
+
+        The windows of the modulation may lie apart, as in a part of a larger one.
+        """
         if self.num_windows * self.window_rows == 0:
             return
-        some = next(argument for argument in arguments if argument is not None)
-        with on_device_of(some):
+        assert modulation_BSD.stride()[1:] == (self.width, 1)
+        with on_device_of(modulation_BSD):
             kernel[(self.num_windows * self.num_chunks,)](
                 *arguments,
                 self.window_rows,
                 self.first_window * self.window_rows % 2**31,
+                modulation_BSD.stride(0),
                 **constants,
                 D=self.width,
                 BLOCK=self.block,
-                ROWS=tile // self.block,
+                ROWS=tiling.elements // self.block,
                 CHUNK=self.chunk_rows,
+                STAGES=tiling.stages,
                 THRESHOLD=dropout_threshold(self.dropout),
                 KEPT=1 / (1 - self.dropout),
-                num_warps=4,
+                num_warps=tiling.warps,
             )
 
 
-def normalize(rows: Rows, h_RD: Tensor, modulation_B6D: Tensor) -> Tensor:
-    """LN(h) * (1 + scale) + shift: what attention reads."""
+def normalize(rows: Rows, h_RD: Tensor, modulation_BSD: Tensor) -> Tensor:
+    """LN(h) * (1 + scale) + shift, with the first two slots: what attention and head read."""
     x_RD = torch.empty_like(h_RD)
-    tensors = (h_RD, None, modulation_B6D, None, None, x_RD)
-    rows.launch(triton_rows.forward_kernel, *tensors, tile=_TILE, GATE=-1, SHIFT=SHIFT_A)
+    tensors = (h_RD, None, modulation_BSD, None, None, x_RD)
+    constants = {"GATE": -1, "SHIFT": SHIFT_A}
+    rows.launch(triton_rows.forward_kernel, modulation_BSD, _FORWARD, *tensors, **constants)
     return x_RD
 
 
@@ -108,7 +132,8 @@ def add_and_normalize(
     """Add the gated attention, h + gate * dropout(y); also the sum normalized for the MLP."""
     sum_RD, x_RD = torch.empty_like(h_RD), torch.empty_like(h_RD)
     tensors = (h_RD, y_RD, modulation_B6D, seed, sum_RD, x_RD)
-    rows.launch(triton_rows.forward_kernel, *tensors, tile=_TILE, GATE=GATE_A, SHIFT=SHIFT_M)
+    constants = {"GATE": GATE_A, "SHIFT": SHIFT_M}
+    rows.launch(triton_rows.forward_kernel, modulation_B6D, _FORWARD, *tensors, **constants)
     return sum_RD, x_RD
 
 
@@ -117,7 +142,8 @@ def add(
 ) -> None:
     """Write h + gate * dropout(y) of the MLP into `out`, which may be h itself."""
     tensors = (h_RD, y_RD, modulation_B6D, seed, out, None)
-    rows.launch(triton_rows.forward_kernel, *tensors, tile=_TILE, GATE=GATE_M, SHIFT=-1)
+    constants = {"GATE": GATE_M, "SHIFT": -1}
+    rows.launch(triton_rows.forward_kernel, modulation_B6D, _FORWARD, *tensors, **constants)
 
 
 def add_backward(
@@ -131,9 +157,8 @@ def add_backward(
     """Gradient of y in :func:`add`; sums for the gate and for the bias behind y."""
     dy_RD = torch.empty_like(y_RD)
     tensors = (grad_RD, y_RD, modulation_B6D, seed, dy_RD, sums_BCSD)
-    rows.launch(
-        triton_rows.add_backward_kernel, *tensors, tile=_BACKWARD_TILE, GATE=GATE_M, SUMS=NUM_SUMS
-    )
+    constants = {"GATE": GATE_M, "SUMS": NUM_SUMS}
+    rows.launch(triton_rows.add_backward_kernel, modulation_B6D, _BACKWARD, *tensors, **constants)
     return dy_RD
 
 
@@ -150,13 +175,9 @@ def add_and_normalize_backward(
     """Gradients of h and y in :func:`add_and_normalize`, and its x once more."""
     dh_RD, dy_RD, x_RD = (torch.empty_like(h_RD) for _ in range(3))
     tensors = (dx_RD, grad_RD, h_RD, y_RD, modulation_B6D, seed, dh_RD, dy_RD, x_RD, sums_BCSD)
+    constants = {"GATE": GATE_A, "SHIFT": SHIFT_M, "SUMS": NUM_SUMS}
     rows.launch(
-        triton_rows.normalize_backward_kernel,
-        *tensors,
-        tile=_BACKWARD_TILE,
-        GATE=GATE_A,
-        SHIFT=SHIFT_M,
-        SUMS=NUM_SUMS,
+        triton_rows.normalize_backward_kernel, modulation_B6D, _BACKWARD, *tensors, **constants
     )
     return dh_RD, dy_RD, x_RD
 
@@ -164,24 +185,23 @@ def add_and_normalize_backward(
 def normalize_backward(
     rows: Rows,
     dx_RD: Tensor,
-    grad_RD: Tensor,
+    grad_RD: Tensor | None,
     h_RD: Tensor,
-    modulation_B6D: Tensor,
+    modulation_BSD: Tensor,
     sums_BCSD: Tensor,
+    *,
     dh_RD: Tensor,
-) -> Tensor:
-    """Write the gradient of h in :func:`normalize`, plus that past it, into `dh_RD`; return x."""
-    x_RD = torch.empty_like(h_RD)
-    tensors = (dx_RD, grad_RD, h_RD, None, modulation_B6D, None, dh_RD, None, x_RD, sums_BCSD)
+    x_RD: Tensor | None,
+) -> None:
+    """Write the gradient of h in :func:`normalize`, plus that past it, into `dh_RD`.
+
+    Its result is written once more where there is an `x_RD`.
+    """
+    tensors = (dx_RD, grad_RD, h_RD, None, modulation_BSD, None, dh_RD, None, x_RD, sums_BCSD)
+    constants = {"GATE": -1, "SHIFT": SHIFT_A, "SUMS": sums_BCSD.shape[2]}
     rows.launch(
-        triton_rows.normalize_backward_kernel,
-        *tensors,
-        tile=_BACKWARD_TILE,
-        GATE=-1,
-        SHIFT=SHIFT_A,
-        SUMS=NUM_SUMS,
+        triton_rows.normalize_backward_kernel, modulation_BSD, _BACKWARD, *tensors, **constants
     )
-    return x_RD
 
 
 def gelu(pre_RF: Tensor) -> Tensor:

@@ -50,12 +50,12 @@ def _dropout_factor(
 
 @_jit
 def _vector(
-    modulation: tl.tensor, window: tl.tensor, SLOT: tl.constexpr, D: tl.constexpr,
-    BLOCK: tl.constexpr,
+    modulation: tl.tensor, window: tl.tensor, stride: tl.tensor, SLOT: tl.constexpr,
+    D: tl.constexpr, BLOCK: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """(1, D) one modulation vector of a window."""
+    """(1, D) one modulation vector of a window; windows are `stride` elements apart."""
     column = tl.arange(0, BLOCK)
-    address = modulation + (window * 6 + SLOT) * D + column
+    address = modulation + window * stride + SLOT * D + column
     return tl.load(address, mask=column < D, other=0.0).to(tl.float32)[None, :]
 
 
@@ -101,22 +101,23 @@ def _store_sum(
 def forward_kernel(
     h: tl.tensor, y: tl.tensor, modulation: tl.tensor, seed: tl.tensor,
     out: tl.tensor, x: tl.tensor,
-    window_rows: tl.tensor, first_row: tl.tensor,
+    window_rows: tl.tensor, first_row: tl.tensor, window_stride: tl.tensor,
     GATE: tl.constexpr, SHIFT: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
-    ROWS: tl.constexpr, CHUNK: tl.constexpr, THRESHOLD: tl.constexpr, KEPT: tl.constexpr,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    THRESHOLD: tl.constexpr, KEPT: tl.constexpr,
 ) -> None:  # fmt: skip
     """Add a gated update where there is a gate, normalize where there is a shift."""
     num_chunks = tl.cdiv(window_rows, CHUNK)
     window = tl.program_id(0) // num_chunks
     begin = tl.program_id(0) % num_chunks * CHUNK
     if GATE >= 0:
-        gate = _vector(modulation, window, GATE, D, BLOCK)
+        gate = _vector(modulation, window, window_stride, GATE, D, BLOCK)
         if THRESHOLD > 0:
             key, other_key = _dropout_keys(seed, first_row, GATE, D)
     if SHIFT >= 0:
-        shift = _vector(modulation, window, SHIFT, D, BLOCK)
-        scale = _vector(modulation, window, SHIFT + 1, D, BLOCK) + 1.0
-    for start in range(0, CHUNK, ROWS):
+        shift = _vector(modulation, window, window_stride, SHIFT, D, BLOCK)
+        scale = _vector(modulation, window, window_stride, SHIFT + 1, D, BLOCK) + 1.0
+    for start in tl.range(0, CHUNK, ROWS, num_stages=STAGES):
         at, inside = _place(window, begin + start, window_rows, D, BLOCK, ROWS)
         value = tl.load(h + at, mask=inside, other=0.0).to(tl.float32)
         if GATE >= 0:
@@ -134,21 +135,22 @@ def forward_kernel(
 @_jit
 def add_backward_kernel(
     grad: tl.tensor, y: tl.tensor, modulation: tl.tensor, seed: tl.tensor,
-    dy: tl.tensor, sums: tl.tensor, window_rows: tl.tensor, first_row: tl.tensor,
+    dy: tl.tensor, sums: tl.tensor,
+    window_rows: tl.tensor, first_row: tl.tensor, window_stride: tl.tensor,
     GATE: tl.constexpr, SUMS: tl.constexpr,
     D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    CHUNK: tl.constexpr, THRESHOLD: tl.constexpr, KEPT: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, THRESHOLD: tl.constexpr, KEPT: tl.constexpr,
 ) -> None:  # fmt: skip
     """Backward of the forward kernel's addition alone; sums for the gate and, next, the update."""
     num_chunks = tl.cdiv(window_rows, CHUNK)
     window = tl.program_id(0) // num_chunks
     begin = tl.program_id(0) % num_chunks * CHUNK
-    gate = _vector(modulation, window, GATE, D, BLOCK)
+    gate = _vector(modulation, window, window_stride, GATE, D, BLOCK)
     if THRESHOLD > 0:
         key, other_key = _dropout_keys(seed, first_row, GATE, D)
     sum_gate = tl.zeros((ROWS, BLOCK), tl.float32)
     sum_bias = tl.zeros((ROWS, BLOCK), tl.float32)
-    for start in range(0, CHUNK, ROWS):
+    for start in tl.range(0, CHUNK, ROWS, num_stages=STAGES):
         at, inside = _place(window, begin + start, window_rows, D, BLOCK, ROWS)
         d = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
         update = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
@@ -166,42 +168,46 @@ def add_backward_kernel(
 def normalize_backward_kernel(
     dx: tl.tensor, grad: tl.tensor, h: tl.tensor, y: tl.tensor, modulation: tl.tensor,
     seed: tl.tensor, dh: tl.tensor, dy: tl.tensor, x: tl.tensor, sums: tl.tensor,
-    window_rows: tl.tensor, first_row: tl.tensor,
+    window_rows: tl.tensor, first_row: tl.tensor, window_stride: tl.tensor,
     GATE: tl.constexpr, SHIFT: tl.constexpr, SUMS: tl.constexpr,
     D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    CHUNK: tl.constexpr, THRESHOLD: tl.constexpr, KEPT: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, THRESHOLD: tl.constexpr, KEPT: tl.constexpr,
 ) -> None:  # fmt: skip
     """Backward of the forward kernel's norm and, where there is a gate, of its addition."""
     num_chunks = tl.cdiv(window_rows, CHUNK)
     window = tl.program_id(0) // num_chunks
     begin = tl.program_id(0) % num_chunks * CHUNK
-    shift = _vector(modulation, window, SHIFT, D, BLOCK)
-    scale = _vector(modulation, window, SHIFT + 1, D, BLOCK) + 1.0
+    shift = _vector(modulation, window, window_stride, SHIFT, D, BLOCK)
+    scale = _vector(modulation, window, window_stride, SHIFT + 1, D, BLOCK) + 1.0
     if GATE >= 0:
-        gate = _vector(modulation, window, GATE, D, BLOCK)
+        gate = _vector(modulation, window, window_stride, GATE, D, BLOCK)
         sum_gate = tl.zeros((ROWS, BLOCK), tl.float32)
         if THRESHOLD > 0:
             key, other_key = _dropout_keys(seed, first_row, GATE, D)
     sum_shift = tl.zeros((ROWS, BLOCK), tl.float32)
     sum_scale = tl.zeros((ROWS, BLOCK), tl.float32)
-    for start in range(0, CHUNK, ROWS):
+    for start in tl.range(0, CHUNK, ROWS, num_stages=STAGES):
         at, inside = _place(window, begin + start, window_rows, D, BLOCK, ROWS)
         value = tl.load(h + at, mask=inside, other=0.0).to(tl.float32)
         d = tl.load(dx + at, mask=inside, other=0.0).to(tl.float32)
-        past = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+        if grad is not None:
+            past = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
         if GATE >= 0:
             update = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
             if THRESHOLD > 0:
                 update *= _dropout_factor(key, other_key, at, THRESHOLD, KEPT)
             value = (value + gate * update).to(h.dtype.element_ty).to(tl.float32)
         normal, factor = _norm(value, inside, D, BLOCK)
-        tl.store(x + at, (normal * scale + shift).to(x.dtype.element_ty), mask=inside)
+        if x is not None:
+            tl.store(x + at, (normal * scale + shift).to(x.dtype.element_ty), mask=inside)
         sum_shift += d
         sum_scale += d * normal
         d *= scale
         mean = (tl.sum(d, 1) / D)[:, None]
         slope = (tl.sum(d * normal, 1) / D)[:, None]
-        d = past + factor * (d - mean - normal * slope)
+        d = factor * (d - mean - normal * slope)
+        if grad is not None:
+            d += past
         tl.store(dh + at, d.to(dh.dtype.element_ty), mask=inside)
         if GATE >= 0:
             sum_gate += d * update

@@ -126,8 +126,12 @@ def block_steps(shape: BlockShape, device: torch.device, dtype: torch.dtype) -> 
     yield product("out, backward", width, width, grad)
     yield weight_product("out, weight", grad, h)
     yield product("qkv, backward", width, 3 * width, qkv)
-    norm_back = (rows, dx, grad, h, modulation, sums, out)
-    yield Step("norm, backward", lambda: row_passes.normalize_backward(*norm_back), 5)
+    norm_back = (rows, dx, grad, h, modulation, sums)
+    yield Step(
+        "norm, backward",
+        lambda: row_passes.normalize_backward(*norm_back, dh_RD=out, x_RD=torch.empty_like(h)),
+        5,
+    )
     yield weight_product("qkv, weight", qkv, h)
 
 
