@@ -198,9 +198,9 @@ class FactorizedDiT(nn.Module):
     def _modulations(self, sigma_B: Tensor) -> tuple[Tensor, ...]:
         """What modulates each block, (B, 6, D), and the head, (B, 2, D)."""
         condition_BC = self.time(in_eights(sigma_B))
-        modulation_BM: Tensor = self.modulation(F.silu(condition_BC))[: len(sigma_B)]
-        modulation_BSD = modulation_BM.unflatten(-1, (-1, self.config.width))
-        return modulation_BSD.split(self.slots, dim=1)
+        modulation_BM = self.modulation(F.silu(condition_BC))[: len(sigma_B)]
+        modulation_BSD = modulation_BM.view(len(sigma_B), -1, self.config.width)
+        return torch.split(modulation_BSD, self.slots, dim=1)
 
     def embed(self, tokens: Tokens) -> Tensor:
         """What is known of every cell before the first block, (B, T, V, D)."""

@@ -119,12 +119,13 @@ def _launch(
     # 64 channels per program are a cache line of 128 bytes in each row of q, k and v.
     heads = math.gcd(num_heads, 64 // width)
     grid = (triton.cdiv(num_sequences, sequences) * (num_heads // heads),)
-    # The rest was chosen by the registers and instructions of the code compiled for compute
-    # capability 9.0. Half precision feeds the tensor cores 16 rows per warp and fetches the next
-    # heads meanwhile. float32 runs on the ordinary units, in more threads for its registers,
-    # which leaves no room to fetch ahead.
+    # The rest was measured on an H200, or chosen by the registers and instructions of the code
+    # compiled for it. Half precision feeds the tensor cores 16 rows per warp; its backward pass
+    # fetches the next heads meanwhile. float32 runs on the ordinary units, in more threads for its
+    # registers, which leaves no room to fetch ahead.
     half = qkv_BTVE.itemsize == 2
-    options = {"num_warps": rows // 16 * (1 if half else 2), "num_stages": 3 if half else 1}
+    ahead = half and kernel is _backward_kernel
+    options = {"num_warps": rows // 16 * (1 if half else 2), "num_stages": 3 if ahead else 1}
     if half and width == 16 and rows in ((32, 64) if kernel is _backward_kernel else (128,)):
         # A few registers fewer, still without spills, and one more program fits a multiprocessor.
         options["maxnreg"] = 128
