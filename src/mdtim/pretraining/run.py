@@ -16,7 +16,7 @@ from mdtim.pretrained import save_pretrained
 from mdtim.pretraining.school import SHAPES, School
 from mdtim.training import Trainer
 
-RATES = {"zero-mini": 2e-3, "zero-base": 1e-3}
+NETWORKS = ("zero-mini", "zero-base")
 
 
 def pretraining_config(name: str, steps: int) -> ModelConfig:
@@ -26,7 +26,7 @@ def pretraining_config(name: str, steps: int) -> ModelConfig:
         scarcity=1.0,
         optimizer="muon",
         max_steps=steps,
-        learning_rate=RATES[name],
+        learning_rate=2e-3,
         weight_decay=0.01,
         warmup_steps=1_000,
         ema_decay=0.999,
@@ -50,8 +50,8 @@ def pretrain(
 
     A run that is cut short leaves a checkpoint, from which the same call goes on.
     """
-    if name not in RATES:
-        raise ValueError(f"{name!r} cannot be pretrained; choose one of {', '.join(RATES)}")
+    if name not in NETWORKS:
+        raise ValueError(f"{name!r} cannot be pretrained; choose one of {', '.join(NETWORKS)}")
     config = pretraining_config(name, steps)
     network = new_network(config, 1, seed).to(device)
     school = School(device, seed)
