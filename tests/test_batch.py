@@ -119,7 +119,7 @@ def test_series_without_times_follow_the_order_of_the_parts(tmp_path: Path, case
     table = Table.read(values)
     cells = model.fill(table.panel, keep_distribution=False)
     expected = table.panel.values.copy()
-    expected[cells.rows, cells.variates] = cells.mean
+    expected[cells.rows, cells.variates] = cells.filled
     same(filled, table.restore(expected))
 
 

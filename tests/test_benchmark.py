@@ -273,11 +273,12 @@ def test_the_window_crps_is_the_sum_over_the_bins_of_the_window() -> None:
     bins = np.linspace(-1.5, 1.5, 60)
     law = np.array([NormalDist(0.2, 0.4).cdf(point) for point in bins])
     expected = np.sum((law - (bins >= 0.4)) ** 2) * (3 / 59)
-    assert float(window_crps(said, truth, part)) == pytest.approx(expected)
+    unit = torch.ones(1)
+    assert float(window_crps(said, truth, part, unit)) == pytest.approx(expected)
     # A fine enough sum is the integral, in units of the window.
     assert expected == pytest.approx(float(said.crps(truth)) / 5, rel=0.05)
     # A truth beyond the grid counts as its end.
-    far = window_crps(said, torch.tensor([99.0]).double(), part)
+    far = window_crps(said, torch.tensor([99.0]).double(), part, unit)
     assert float(far) == pytest.approx(float(np.sum((law - (bins >= 1.5)) ** 2) * (3 / 59)))
 
 
@@ -291,22 +292,38 @@ def test_the_window_crps_does_not_depend_on_the_grid_a_distribution_is_held_on()
         torch.tensor([0.451]).double(),
         torch.tensor([0.002]).double(),
     )
-    assert float(window_crps(coarse, truth, part)) == pytest.approx(
-        float(window_crps(fine, truth, part)), abs=1e-6
+    unit = torch.ones(1)
+    assert float(window_crps(coarse, truth, part, unit)) == pytest.approx(
+        float(window_crps(fine, truth, part, unit)), abs=1e-6
     )
 
 
-def test_argmax_reads_the_same_model_at_its_likeliest_bin() -> None:
-    predictor = tiny_predictor(tiny_config())
+def test_a_window_is_at_least_one_unit_of_the_score_wide() -> None:
+    part = one_window([0.0, 0.1, 0.2], hidden=1)  # flat: 0.2 wide, 0.4 in units of the score
+    truth = torch.tensor([0.1], dtype=torch.float64)
+    said = GaussianDistribution(torch.tensor([0.1]).double(), torch.tensor([0.05]).double())
+    unit = torch.tensor([2.0])
+    bins = np.linspace(-1.5, 1.5, 60)
+    law = np.array([NormalDist(0.0, 0.05 / 0.25).cdf(point) for point in bins])
+    expected = np.sum((law - (bins >= 0.0)) ** 2) * (3 / 59)
+    assert float(window_crps(said, truth, part, unit)) == pytest.approx(expected)
+
+
+def test_each_estimate_reads_the_same_distributions() -> None:
     test = TestWindows.put(tiny_dataset(), 12, CPU)
     (part,) = test.hide(hidden_mask("uniform", test.shape, 0.3, 0))
     given = (part.batch, part.visible_BTV, part.scored_BTV)
-    mean, mode = (network_says(predictor, argmax=flag)(*given) for flag in (False, True))
-    likely = mode.distribution()
-    assert isinstance(likely, BinDistribution)
-    assert torch.equal(mode.estimate, likely.mode())
-    assert torch.equal(mean.distribution().std(), likely.std())
-    assert not torch.equal(mean.estimate, mode.estimate)
+    said = {
+        estimate: network_says(tiny_predictor(tiny_config(estimate=estimate)))(*given)
+        for estimate in ("mean", "median", "mode")
+    }
+    law = said["mean"].distribution()
+    assert isinstance(law, BinDistribution)
+    assert torch.equal(said["mean"].estimate, law.mean())
+    assert torch.equal(said["median"].estimate, law.quantile(0.5))
+    assert torch.equal(said["mode"].estimate, law.mode())
+    for one in said.values():
+        assert torch.equal(one.distribution().std(), law.std())
 
 
 def test_the_commands_list_render_and_refuse(tmp_path: Path) -> None:

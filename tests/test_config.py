@@ -71,3 +71,13 @@ def test_impossible_settings_are_refused_with_the_value() -> None:
         NetworkConfig(continuous=True)
     with pytest.raises(ValueError, match="unknown preset 'huge'"):
         preset("huge")
+
+
+def test_passes_over_the_windows_limit_the_steps() -> None:
+    training = preset("base").training
+    assert training.max_passes == 16
+    assert training.limited_to(1_000).max_steps == 250, "16 * 1,000 windows in batches of 64"
+    assert training.limited_to(10**6) == training, "the steps come first"
+    endless = preset("small").training
+    assert endless.max_passes is None
+    assert endless.limited_to(1) == endless

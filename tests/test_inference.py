@@ -50,8 +50,8 @@ def test_every_missing_cell_is_filled_once(num_steps: int, length: int, seed: in
     cells = fill(values, [0, num_steps // 2, num_steps], length)
     found = set(zip(cells.rows.tolist(), cells.variates.tolist(), strict=True))
     assert found == set(map(tuple, np.argwhere(np.isnan(values)).tolist()))
-    assert len(found) == len(cells.mean)
-    assert np.isfinite(cells.mean).all()
+    assert len(found) == len(cells.filled)
+    assert np.isfinite(cells.filled).all()
 
 
 @pytest.mark.parametrize("changes", [{}, {"interpolated": False, "num_draws": 3}])
@@ -61,7 +61,7 @@ def test_the_answer_does_not_depend_on_the_batch_size(changes: dict[str, object]
     for batch in (1, 3, 7):
         other = fill(values, [0, 130], 16, batch=batch, **changes)
         assert np.array_equal(other.rows, base.rows)
-        assert np.array_equal(other.mean, base.mean)
+        assert np.array_equal(other.filled, base.filled)
         assert base.distribution is not None
         assert other.distribution is not None
         assert torch.equal(other.distribution.quantile(0.9), base.distribution.quantile(0.9))
@@ -96,9 +96,9 @@ def test_means_alone_are_the_means_of_the_distributions() -> None:
     means = fill(values, [0, 130], 16, keep=False)
     full = fill(values, [0, 130], 16)
     assert means.distribution is None
-    np.testing.assert_allclose(means.mean, full.mean, atol=1e-12)
+    np.testing.assert_allclose(means.filled, full.filled, atol=1e-12)
     assert full.distribution is not None
-    np.testing.assert_allclose(full.distribution.mean(), full.mean, atol=3e-3)
+    np.testing.assert_allclose(full.distribution.mean(), full.filled, atol=3e-3)
 
 
 def test_one_series_does_not_see_another() -> None:
@@ -106,7 +106,7 @@ def test_one_series_does_not_see_another() -> None:
     changed = values.copy()
     changed[:30] += 5
     one, two = fill(values, [0, 30, 60], 16), fill(changed, [0, 30, 60], 16)
-    np.testing.assert_allclose(one.mean[one.rows >= 30], two.mean[two.rows >= 30], atol=2e-6)
+    np.testing.assert_allclose(one.filled[one.rows >= 30], two.filled[two.rows >= 30], atol=2e-6)
 
 
 def test_draws_are_averaged_and_differ_from_one() -> None:
@@ -114,20 +114,20 @@ def test_draws_are_averaged_and_differ_from_one() -> None:
     one = fill(values, [0, 60], 16, interpolated=False, num_draws=1)
     ten = fill(values, [0, 60], 16, interpolated=False, num_draws=10)
     exact = fill(values, [0, 60], 16, interpolated=True)
-    assert not np.allclose(one.mean, ten.mean)
-    assert np.abs(ten.mean - exact.mean).mean() < np.abs(one.mean - exact.mean).mean()
+    assert not np.allclose(one.filled, ten.filled)
+    assert np.abs(ten.filled - exact.filled).mean() < np.abs(one.filled - exact.filled).mean()
 
 
 def test_the_continuous_ablation_fills_through_the_same_path() -> None:
     cells = fill(holey(60, 2), [0, 60], 16, continuous=True, prior="none")
-    assert np.isfinite(cells.mean).all()
+    assert np.isfinite(cells.filled).all()
 
 
 def test_nothing_missing_needs_no_window() -> None:
     values = waves(50, 2).astype(np.float32)
     assert len(windows_to_fill(np.isnan(values), np.array([0, 50]), 16)) == 0
     cells = fill(values, [0, 50], 16)
-    assert len(cells.mean) == 0
+    assert len(cells.filled) == 0
     assert cells.distribution is not None
 
 

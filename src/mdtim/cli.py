@@ -142,7 +142,7 @@ def impute(
         "output": str(output),
         "rows": len(filled),
         "missing": int(result.missing.sum()),
-        "filled": len(result.cells.mean),
+        "filled": len(result.cells.filled),
         "report": None if report is None else str(report),
     }
     _show_fit(imputer, said, as_json, quiet, facts)

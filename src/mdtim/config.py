@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 Prior = Literal["none", "line", "relations", "dynamics"]
 OptimizerName = Literal["adamw", "muon"]
+Estimate = Literal["mean", "median", "mode"]
 
 
 def _require(condition: bool, message: str) -> None:
@@ -131,6 +132,9 @@ class TrainingConfig:
     batch_size: int = 256
     max_steps: int = 10_000
     """0 leaves the weights as they are: for a network that comes trained."""
+    max_passes: int | None = None
+    """End after this many passes over the training windows, if that comes first: a small table
+    is soon known by heart."""
     optimizer: OptimizerName = "adamw"
     """`muon` moves the matrices of the blocks by orthogonalized momentum, the rest by AdamW."""
     learning_rate: float = 3e-4
@@ -153,6 +157,17 @@ class TrainingConfig:
         _require(self.max_steps >= 0, f"max_steps must not be negative, got {self.max_steps}")
         _require(self.validate_every >= 1, f"validate_every must be >= 1: {self.validate_every}")
         _require(0 <= self.ema_decay < 1, f"ema_decay must be in [0, 1), got {self.ema_decay}")
+        _require(
+            self.max_passes is None or self.max_passes >= 1,
+            f"max_passes must be at least 1, or None for no limit: {self.max_passes}",
+        )
+
+    def limited_to(self, num_windows: int) -> TrainingConfig:
+        """The same with as many steps as `max_passes` over the training windows allow."""
+        if self.max_passes is None:
+            return self
+        steps = -(-self.max_passes * num_windows // self.batch_size)
+        return dataclasses.replace(self, max_steps=min(self.max_steps, steps))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,10 +178,17 @@ class InferenceConfig:
     """M stochastic tokenizations whose distributions are averaged (interpolated tokens: 1)."""
     reveal_steps: int = 16
     """Steps of the reverse process for joint samples."""
+    estimate: Estimate = "mean"
+    """What of a cell's distribution is filled in: its expectation; its median, which has the
+    smaller absolute error and the larger squared one; or its likeliest bin."""
 
     def __post_init__(self) -> None:
         _require(self.num_draws >= 1, f"num_draws must be at least 1, got {self.num_draws}")
         _require(self.reveal_steps >= 1, f"reveal_steps must be >= 1, got {self.reveal_steps}")
+        _require(
+            self.estimate in get_args(Estimate),
+            f"estimate must be mean, median or mode: {self.estimate}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -252,6 +274,7 @@ _LONG: dict[str, Any] = {
     "optimizer": "muon",
     "batch_size": 64,
     "max_steps": 5_000,
+    "max_passes": 16,
     "warmup_steps": 100,
     "ema_decay": 0.998,
     "validate_every": 250,
@@ -289,7 +312,9 @@ def preset(name: str) -> ModelConfig:
             max_steps=400, learning_rate=5e-4, warmup_steps=20, ema_decay=0.98, validate_every=50
         )
     if name == "base":
-        return _of_any_table("zero-base").change(dropout=0.2, **_LONG, learning_rate=3e-3)
+        return _of_any_table("zero-base").change(
+            dropout=0.2, **_LONG, learning_rate=3e-3, estimate="median"
+        )
     size = _LARGE if name in ("paper-large", "large") else _SMALL
     if name.startswith("paper"):
         paper = ModelConfig().change(

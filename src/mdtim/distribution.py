@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mdtim.config import Estimate
+
 
 @dataclass(frozen=True, eq=False)
 class BinDistribution:
@@ -44,12 +46,18 @@ class BinDistribution:
         return mean, (probs * (index - mean[..., None]) ** 2).sum(-1)
 
     def mean(self) -> Tensor:
-        """(...,) expectation: the filled value."""
+        """(...,) expectation."""
         return self.low + self.step * self._index_moments()[0]
 
     def mode(self) -> Tensor:
         """(...,) centre of the likeliest bin."""
         return self.low + self.step * self.probs.argmax(-1)
+
+    def point(self, estimate: Estimate) -> Tensor:
+        """(...,) the one value that stands for a distribution."""
+        if estimate == "mode":
+            return self.mode()
+        return self.quantile(0.5) if estimate == "median" else self.mean()
 
     def std(self) -> Tensor:
         """(...,) standard deviation, bin width included."""

@@ -176,11 +176,11 @@ class _ScoredFills:
     def of(cls, panel: Panel, hidden: BoolArray, cells: Cells) -> _ScoredFills:
         assert cells.distribution is not None
         # A column of which nothing is left to see cannot be filled, and is not scored.
-        scored = hidden[cells.rows, cells.variates] & ~np.isnan(cells.mean)
+        scored = hidden[cells.rows, cells.variates] & ~np.isnan(cells.filled)
         at = rows, variates = cells.rows[scored], cells.variates[scored]
         truth, std = panel.values[at], Standardizer.fit(panel.values).std[variates]
         shown = without(panel, hidden).values
-        errors = {"mdtim": (cells.mean[scored] - truth) / std}
+        errors = {"mdtim": (cells.filled[scored] - truth) / std}
         for name, fill in BASELINES.items():
             errors[name] = (fill(shown, panel.offsets)[at] - truth) / std
         chosen, known = torch.from_numpy(scored), torch.from_numpy(truth)

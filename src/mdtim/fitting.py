@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +137,7 @@ def fit_network(
     if config.network.relates:
         known = DeviceSeries.put(shown.astype(np.float32), device)
         network.learn_relations(read_relations(known, covering, prior))
+    config = replace(config, training=config.training.limited_to(len(training)))
     trainer = Trainer(network, config, data, seed)
     if checkpoint is not None and checkpoint.exists():
         trainer.resume(checkpoint)
@@ -189,7 +190,7 @@ def _correct(
         final = stacked.recalibrated(calibration, cells.share)
     level = final.cdf(cells.truth)
     return Corrections(fitted_stack, calibration), {
-        "validation_mae": float((stacked.mean() - cells.truth).abs().mean()),
+        "validation_mae": float((predictor.filled(stacked) - cells.truth).abs().mean()),
         "validation_crps": float(final.crps(cells.truth).mean()),
         "coverage90": float(((level >= 0.05) & (level <= 0.95)).double().mean()),
     }

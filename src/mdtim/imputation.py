@@ -49,14 +49,14 @@ class Imputation:
         self.distribution = cells.distribution
         self._joint_sampler = joint_sampler
         self._seed = seed
-        self.values: Any = table.restore(self._panel(cells.mean))
+        self.values: Any = table.restore(self._panel(cells.filled))
 
     def __repr__(self) -> str:
-        left = int(np.isnan(self._panel(self.cells.mean)).sum())
+        left = int(np.isnan(self._panel(self.cells.filled)).sum())
         note = f", {left} left missing" if left else ""
         rows, variates = self.table.panel.values.shape
         return (
-            f"Imputation({rows} steps × {variates} variates, {len(self.cells.mean)} filled{note})"
+            f"Imputation({rows} steps × {variates} variates, {len(self.cells.filled)} filled{note})"
         )
 
     @property

@@ -361,7 +361,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         filled = table.panel.values.copy()
         on_windows = filling_progress(self.progress)
         cells = self.model_.fill(table.panel, keep_distribution=False, on_windows=on_windows)
-        filled[cells.rows, cells.variates] = cells.mean
+        filled[cells.rows, cells.variates] = cells.filled
         return table.restore(filled)
 
     def impute(self, X: Any) -> Imputation:

@@ -155,13 +155,21 @@ class Predictor:
             linear = batch.linear_BTV.double()  # sees beyond the window's edges
         nearest = torch.where(scale.empty_B1V, torch.inf, line.nearest_BTV)
         window, _, variate = wanted_BTV.nonzero(as_tuple=True)
+        distribution = BinDistribution(
+            probs[wanted_BTV], full.low[wanted_BTV], full.step[wanted_BTV]
+        )
         cells = StackCells(
-            BinDistribution(probs[wanted_BTV], full.low[wanted_BTV], full.step[wanted_BTV]),
+            distribution,
+            self.filled(distribution),
             linear[wanted_BTV],
             nearest[wanted_BTV],
             variate,
         )
         return cells, masked_share(visible_BTV)[window]
+
+    def filled(self, distribution: BinDistribution) -> Tensor:
+        """(C,) float64, what is filled in for cells of these distributions."""
+        return distribution.point(self.config.inference.estimate)
 
     def stacked(self, cells: StackCells) -> BinDistribution:
         """Move distributions towards linear interpolation as far as the stack says."""
@@ -221,10 +229,10 @@ class Cells:
     """(C,)"""
     variates: IntArray
     """(C,)"""
-    mean: FloatArray
-    """(C,) the filled value."""
+    filled: FloatArray
+    """(C,) the values to fill in."""
     distribution: BinDistribution | None
-    """Over the C cells, on the CPU; None if only means were asked for."""
+    """Over the C cells, on the CPU; None if only values were asked for."""
 
     def join(self, other: Cells) -> Cells:
         """Both sets of cells, one after the other."""
@@ -234,7 +242,7 @@ class Cells:
         return Cells(
             np.concatenate([self.rows, other.rows]),
             np.concatenate([self.variates, other.variates]),
-            np.concatenate([self.mean, other.mean]),
+            np.concatenate([self.filled, other.filled]),
             distribution,
         )
 
@@ -294,12 +302,12 @@ def fill_cells(
         wanted[batch.count :] = False
         said, share = predictor.cells(batch, batch.observed_BTV, wanted)
         cells = predictor.stacked(said)
-        mean = cells.mean()
+        filled = predictor.filled(cells)
         if keep_distribution:
             cells = predictor.calibrated(cells, share)
         weight = weight_T[wanted.nonzero(as_tuple=True)[1]]
         waiting = waiting.join(
-            _Parts(batch.cells()[wanted], weight, mean, cells.probs, cells.low, cells.step)
+            _Parts(batch.cells()[wanted], weight, filled, cells.probs, cells.low, cells.step)
         )
         done += batch.count
         next_row = int(index.starts[done]) if done < len(index) else len(missing)
@@ -312,10 +320,10 @@ def fill_cells(
 
 
 def _collect(finished: list[tuple[Tensor, ...]], num_variates: int) -> Cells:
-    cells, means, *distribution = (torch.cat(parts) for parts in zip(*finished, strict=True))
+    cells, filled, *distribution = (torch.cat(parts) for parts in zip(*finished, strict=True))
     rows, variates = np.divmod(cells.numpy(), num_variates)
     kept = BinDistribution(*distribution) if distribution else None
-    return Cells(rows, variates, means.numpy(), kept)
+    return Cells(rows, variates, filled.numpy(), kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,7 +332,7 @@ class _Parts:
 
     cell: Tensor
     weight: Tensor
-    mean: Tensor
+    filled: Tensor
     probs: Tensor
     low: Tensor
     step: Tensor
@@ -339,7 +347,7 @@ class _Parts:
         return _Parts(
             *(
                 torch.cat([getattr(self, name), getattr(other, name)])
-                for name in ("cell", "weight", "mean", "probs", "low", "step")
+                for name in ("cell", "weight", "filled", "probs", "low", "step")
             )
         )
 
@@ -347,7 +355,7 @@ class _Parts:
         return _Parts(
             self.cell[chosen],
             self.weight[chosen],
-            self.mean[chosen],
+            self.filled[chosen],
             self.probs[chosen],
             self.low[chosen],
             self.step[chosen],
@@ -359,7 +367,7 @@ class _Parts:
         return self.take(before), self.take(~before)
 
     def blend(self, keep_distribution: bool) -> tuple[Tensor, ...]:
-        """Mix the parts of each cell: cells, means and, if wanted, distributions.
+        """Mix the parts of each cell: cells, filled values and, if wanted, distributions.
 
         A distribution is three tensors: probabilities in half precision, low and step.
         """
@@ -369,13 +377,13 @@ class _Parts:
         rank = torch.arange(len(order), device=order.device) - first[member[order]]
         most = int(counts.max()) if len(counts) else 1
         place = (member[order], rank)
-        weight, mean, low, step = (
+        weight, filled, low, step = (
             torch.zeros((len(cells), most), dtype=torch.float64, device=order.device).index_put(
                 place, part[order]
             )
-            for part in (self.weight, self.mean, self.low, self.step)
+            for part in (self.weight, self.filled, self.low, self.step)
         )
-        blended = ((weight / weight.sum(1, keepdim=True)) * mean).sum(1)
+        blended = ((weight / weight.sum(1, keepdim=True)) * filled).sum(1)
         if not keep_distribution:
             return cells, blended
         probs = self.probs.new_zeros((len(cells), most, self.probs.shape[1]))

@@ -113,7 +113,7 @@ class TrainingData:
         total = torch.zeros((), dtype=torch.float64, device=predictor.device)
         count = 0
         for cells in validation_cells(predictor, self):
-            total += (predictor.stacked(cells.said).mean() - cells.truth).abs().sum()
+            total += (predictor.filled(predictor.stacked(cells.said)) - cells.truth).abs().sum()
             count += len(cells.truth)
         return float(total / max(count, 1))
 
@@ -164,6 +164,7 @@ def held_out_cells(predictor: Predictor, data: TrainingData) -> ValidationCells 
     )
     said = StackCells(
         distribution,
+        collect(lambda cells: cells.said.filled),
         collect(lambda cells: cells.said.linear),
         collect(lambda cells: cells.said.nearest),
         collect(lambda cells: cells.said.variate),

@@ -73,7 +73,7 @@ class FittedModel:
         """(N, V) the panel with its gaps drawn jointly, draw `number`."""
         filled = panel.values.copy()
         constant = self._constant_cells(panel)
-        filled[constant.rows, constant.variates] = constant.mean
+        filled[constant.rows, constant.variates] = constant.filled
         if self.network is None:
             return filled
         series, columns = self._series(panel)
@@ -136,7 +136,7 @@ class FittedModel:
             distribution = BinDistribution(
                 distribution.probs, distribution.low * std + shift, distribution.step * std
             )
-        return Cells(cells.rows, variates, scaler.back(cells.mean, variates), distribution)
+        return Cells(cells.rows, variates, scaler.back(cells.filled, variates), distribution)
 
     def _constant_cells(self, panel: Panel) -> Cells:
         """Cells of columns that never varied: the constant, without doubt."""

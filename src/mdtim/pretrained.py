@@ -41,9 +41,10 @@ def card(name: str) -> dict[str, Any]:
 
 
 def pretrained_config(name: str) -> ModelConfig:
-    """How a network of the package is built, with the preset's way to train it further."""
+    """How a network of the package is built, with the preset's way to train and use it."""
     config, wanted = _built(read_document(FOLDER / _WEIGHTS[name])), preset(name)
-    return replace(config, training=wanted.training).change(dropout=wanted.network.dropout)
+    config = replace(config, training=wanted.training, inference=wanted.inference)
+    return config.change(dropout=wanted.network.dropout)
 
 
 def _built(document: dict[str, Any]) -> ModelConfig:

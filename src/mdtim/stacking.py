@@ -28,6 +28,8 @@ class StackCells:
 
     distribution: BinDistribution
     """(C,) the network's."""
+    filled: Tensor
+    """(C,) float64, what the network alone would fill in."""
     linear: Tensor
     """(C,) float64, linear interpolation, along the whole series where it is known."""
     nearest: Tensor
@@ -51,7 +53,6 @@ class Stack:
         leave the network alone.
         """
         candidates = torch.linspace(0, 1, 11, dtype=torch.float64, device=truth.device)
-        network = cells.distribution.mean()
         group = _group(cells.nearest)
         bridged = torch.isfinite(cells.nearest)
         weights = []
@@ -65,7 +66,7 @@ class Stack:
                     row.append(1.0)
                     continue
                 mixed = torch.lerp(
-                    cells.linear[chosen, None], network[chosen, None], candidates.expand(1, -1)
+                    cells.linear[chosen, None], cells.filled[chosen, None], candidates.expand(1, -1)
                 )
                 error = (mixed - truth[chosen, None]).abs().mean(0)
                 # The last of equals: in doubt, the network.
@@ -80,7 +81,7 @@ class Stack:
         weight = table[cells.variate, _group(cells.nearest)]
         weight = torch.where(torch.isfinite(cells.nearest), weight, 1.0)
         said = cells.distribution
-        shift = (1 - weight) * (cells.linear - said.mean())
+        shift = (1 - weight) * (cells.linear - cells.filled)
         return BinDistribution(said.probs, said.low + shift, said.step)
 
     @classmethod

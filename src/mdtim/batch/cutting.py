@@ -101,4 +101,4 @@ def _own_cells(cells: Cells, own: IntArray, num_rows: int) -> Cells:
     said = distribution = cells.distribution
     if said is not None:
         distribution = BinDistribution(said.probs[kept], said.low[kept], said.step[kept])
-    return Cells(rows[kept], cells.variates[kept], cells.mean[kept], distribution)
+    return Cells(rows[kept], cells.variates[kept], cells.filled[kept], distribution)

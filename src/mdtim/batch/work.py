@@ -224,7 +224,7 @@ class Filler:
             keep_distribution=bool(self.levels),
         )
         values = table.panel.values.copy()
-        values[cells.rows, cells.variates] = cells.mean
+        values[cells.rows, cells.variates] = cells.filled
         filled = table.restore(values)
         if self.levels:
             assert cells.distribution is not None
@@ -236,7 +236,7 @@ class Filler:
             filled = table.with_columns(filled, extra)
         counts["rows"] += len(frame)
         counts["missing"] += int(np.isnan(table.panel.values).sum())
-        counts["filled"] += len(cells.mean)
+        counts["filled"] += len(cells.filled)
         if arrow is not None:
             return _replaced(arrow, filled, table.panel.variates, set(frame.columns)), filled
         return None, filled.drop(columns=list(added))

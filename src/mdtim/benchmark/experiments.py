@@ -102,6 +102,7 @@ ABLATIONS: dict[str, tuple[str, str]] = {
     "no prior": ("mdtim", "large+prior=none"),
     "λ = 0": ("mdtim", "large+spectral_weight=0.0"),
     "one-hot labels": ("mdtim", "large+label_width=0"),
+    "median": ("mdtim", "large+estimate=median"),
     "argmax": ("mdtim-argmax", "large"),
     "argmax, one-hot labels": ("mdtim-argmax", "large+label_width=0"),
     "K = 20": ("mdtim", "large+num_bins=20"),

@@ -80,8 +80,10 @@ def prepare(
     if cell.method == "mdtim-ensemble":
         predictor = Ensemble([model.predictor() for model in models])
         predictor.calibration = fit_calibration(predictor, models[0].training_data())
+    if cell.method == "mdtim-argmax":
+        predictor.config = predictor.config.change(estimate="mode")
     return Method(
-        network_says(predictor, argmax=cell.method == "mdtim-argmax"),
+        network_says(predictor),
         sum(model.params for model in models),
         sum(model.train_seconds for model in models),
         max(model.peak_memory_gb for model in models),
@@ -96,14 +98,12 @@ def _system(system: FittedSystem, limit: float, log: Callable[[str], None]) -> M
     return Method(system.say, system.params, system.train_seconds, system.peak_memory_gb)
 
 
-def network_says(predictor: Predictor, *, argmax: bool = False) -> Say:
-    """What a network says: the expectation, or the likeliest bin, both before calibration."""
+def network_says(predictor: Predictor) -> Say:
+    """What a network says: what it fills in, and the calibrated distribution around it."""
 
     def say(batch: WindowBatch, visible_BTV: Tensor, scored_BTV: Tensor) -> Said:
         said, share = predictor.cells(batch, visible_BTV, scored_BTV)
-        cells = said.distribution
-        estimate = cells.mode() if argmax else cells.mean()
-        return Said(estimate, lambda: predictor.calibrated(cells, share))
+        return Said(said.filled, lambda: predictor.calibrated(said.distribution, share))
 
     return say
 

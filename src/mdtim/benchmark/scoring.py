@@ -224,26 +224,28 @@ def _sums(said: Said, part: HiddenBatch, unit_V: Tensor) -> dict[str, Tensor]:
     level = distribution.cdf(truth)
     return sums | {
         "crps": (distribution.crps(truth) * unit).sum(),
-        "crps_window": window_crps(distribution, truth, part).sum(),
+        "crps_window": window_crps(distribution, truth, part, unit_V).sum(),
         "coverage90": ((level >= 0.05) & (level <= 0.95)).sum(),
     }
 
 
 WINDOW_GRID = Tokenizer(TokenizerConfig())
 """The paper's 60 output bins: one grid for all methods and configurations."""
+WINDOW_RANGE = 1.0
+"""Smallest range of a window in the authors' code, in the units of the score."""
 
 
-def window_crps(distribution: Marginal, truth: Tensor, part: HiddenBatch) -> Tensor:
+def window_crps(distribution: Marginal, truth: Tensor, part: HiddenBatch, unit_V: Tensor) -> Tensor:
     """(C,) CRPS as a sum over the bins of a window's own grid: (CDF - step)² times the bin width.
 
     In window units; the truth is clipped to the grid. CDF and step are both taken at the centres
     of the bins.
     """
     scored = part.scored_BTV
-    min_range = WINDOW_GRID.config.min_range
-    scale = window_scale(part.batch.values_BTV, part.visible_BTV, min_range)
+    scale = window_scale(part.batch.values_BTV, part.visible_BTV, min_range=0.0)
+    half_B1V = torch.maximum(scale.half_B1V.double(), WINDOW_RANGE / 2 / unit_V.double())
     center, half = (
-        side.double().expand(scored.shape)[scored] for side in (scale.center_B1V, scale.half_B1V)
+        side.double().expand(scored.shape)[scored] for side in (scale.center_B1V, half_B1V)
     )
     reach = WINDOW_GRID.config.output_range
     x = ((truth - center) / half).clamp(-reach, reach)

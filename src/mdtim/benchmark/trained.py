@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -75,7 +75,9 @@ class TrainedModel:
             found = read_relations(self.series, training, self.config.network.prior)
             self.network.learn_relations(found)
         # Not compiled: replayed steps gain less from it than compiling takes.
-        trainer = Trainer(self.network, self.config, data, self.cell.train_seed)
+        limited = self.config.training.limited_to(len(data.training))
+        config = replace(self.config, training=limited)
+        trainer = Trainer(self.network, config, data, self.cell.train_seed)
         checkpoint = self.folder / "checkpoint"
         if checkpoint.exists():
             trainer.resume(checkpoint)

@@ -39,7 +39,7 @@ class Gaps:
         """Find the gaps of a filled table."""
         panel, cells = imputation.table.panel, imputation.cells
         rows, variates, lengths = gap_lengths(panel.observed, panel.offsets)
-        is_filled = np.isfinite(cells.mean)
+        is_filled = np.isfinite(cells.filled)
         at = (cells.rows[is_filled], cells.variates[is_filled])
         starts, keys = (v * len(panel.values) + r for r, v in ((rows, variates), at))
         member = np.searchsorted(starts, keys, side="right") - 1

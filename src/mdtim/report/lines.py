@@ -42,7 +42,7 @@ class Fill:
         """Spread the filled cells out over the panel."""
         panel, cells = imputation.table.panel, imputation.cells
         mean = np.full(panel.values.shape, np.nan)
-        mean[cells.rows, cells.variates] = cells.mean
+        mean[cells.rows, cells.variates] = cells.filled
         unfilled = np.isnan(mean)
         bounds = (imputation.panel_quantile(level) for level in QUANTILES)
         return cls(panel, mean, tuple(np.where(unfilled, np.nan, bound) for bound in bounds))

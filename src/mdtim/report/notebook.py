@@ -25,7 +25,7 @@ _FILLED = "#e0601f"
 
 def imputation_html(imputation: Imputation) -> str:
     """Counts, and the longest filled gap with its bands."""
-    panel, filled = imputation.table.panel, int(np.isfinite(imputation.cells.mean).sum())
+    panel, filled = imputation.table.panel, int(np.isfinite(imputation.cells.filled).sum())
     gaps = gap_lengths(panel.observed, panel.offsets)
     missing, lengths = int(imputation.missing.sum()), gaps[2]
     facts = {
@@ -100,7 +100,7 @@ def _longest_gap(
     """Draw the longest filled gap of at most 400 steps and what lies around it."""
     panel, cells = imputation.table.panel, imputation.cells
     filled = np.zeros(panel.values.shape, dtype=bool)
-    filled[cells.rows, cells.variates] = np.isfinite(cells.mean)
+    filled[cells.rows, cells.variates] = np.isfinite(cells.filled)
     usable = np.flatnonzero(filled[rows, variates] & (lengths <= _MAX_STEPS))
     if not len(usable):
         return ""
@@ -118,7 +118,7 @@ def _longest_gap(
     own = torch.from_numpy(np.flatnonzero(inside))
     whole = imputation.distribution
     spread = BinDistribution(whole.probs[own], whole.low[own], whole.step[own])
-    lines[0, steps] = cells.mean[inside]
+    lines[0, steps] = cells.filled[inside]
     for number, level in enumerate(QUANTILES, start=1):
         lines[number, steps] = spread.quantile(level).numpy()
     labels = Labels.of(panel)

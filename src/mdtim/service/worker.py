@@ -168,7 +168,7 @@ def _fill(task: Task, say: Say) -> dict[str, Any]:
     return {
         "rows": len(filled),
         "missing": int(result.missing.sum()),
-        "filled": len(result.cells.mean),
+        "filled": len(result.cells.filled),
         "steps": 0 if fit is None else fit.steps,
         "validation_mae": None if fit is None else fit.validation_mae,
         "linear_mae": None if fit is None else fit.linear_mae,
