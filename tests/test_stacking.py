@@ -78,3 +78,12 @@ def test_a_stack_survives_json() -> None:
     stack = Stack(((0.1, 0.5, 1.0), (1.0, 1.0, 0.0)))
     assert Stack.from_dict(json.loads(json.dumps(asdict(stack)))) == stack
     assert Stack.from_dict(None) is None
+
+
+def test_one_gap_that_errs_together_does_not_speak_for_the_table() -> None:
+    truth, linear_error = noise(0, 1), noise(2, 0.5)
+    gap = (torch.arange(len(truth)) // 200) == 3
+    network_error = torch.where(gap, 3.0, noise(1, 0.3))
+    made = cells(truth, network_error, linear_error, nearest=1)
+    assert float(made.filled.sub(truth).abs().mean()) > float(linear_error.abs().mean())
+    assert Stack.fit(made, truth, 2).weights == ((1.0,) * 3, (1.0,) * 3)

@@ -284,7 +284,12 @@ _LONG: dict[str, Any] = {
 def _of_any_table(size: str) -> ModelConfig:
     """A network that knows nothing of its table: what is shared, variates can be exchanged."""
     return ModelConfig().change(
-        **_ZERO[size], dropout=0.0, shared_embedding=True, variate_rope=False
+        **_ZERO[size],
+        dropout=0.0,
+        shared_embedding=True,
+        variate_rope=False,
+        prior="dynamics",
+        scarcity=1.0,
     )
 
 

@@ -31,6 +31,8 @@ VALIDATION_RATE = 0.2
 MIN_VALIDATION_WINDOWS, MAX_VALIDATION_WINDOWS = 16, 256
 MAX_VALIDATION_CELLS = 150_000
 """Enough to tell better from worse; more would only cost time."""
+SHARE_WITHOUT_TRAINING, MAX_CELLS_WITHOUT_TRAINING = 0.4, 50_000
+"""Where nothing is trained, nothing is lost by holding out more, and it is looked at but once."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,12 @@ def fit_network(
     generator = np.random.default_rng(seed)
     observed = panel.observed
     _, _, lengths = gap_lengths(observed, panel.offsets)
+    max_cells = MAX_VALIDATION_CELLS
+    if not config.training.max_steps:
+        validation_share = max(validation_share, SHARE_WITHOUT_TRAINING)
+        max_cells = MAX_CELLS_WITHOUT_TRAINING
     training, validation = hold_out(panel.offsets, window, validation_share, generator)
-    limit = MAX_VALIDATION_CELLS // (window * len(panel.variates))
+    limit = max_cells // (window * len(panel.variates))
     limit = max(MIN_VALIDATION_WINDOWS, min(limit, MAX_VALIDATION_WINDOWS))
     if len(validation) > limit:
         chosen = generator.permutation(len(validation))[:limit]
@@ -137,24 +143,26 @@ def fit_network(
     if config.network.relates:
         known = DeviceSeries.put(shown.astype(np.float32), device)
         network.learn_relations(read_relations(known, covering, prior))
-    config = replace(config, training=config.training.limited_to(len(training)))
-    trainer = Trainer(network, config, data, seed)
-    if checkpoint is not None and checkpoint.exists():
-        trainer.resume(checkpoint)
-    ended = trainer.run(
-        max_seconds=max_seconds,
-        on_step=on_step,
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-        validate_first=pretrained is not None,
-    )
-    progress = trainer.progress
+    ended, progress = "pretrained, not trained on this table", Progress()
+    if config.training.max_steps:
+        config = replace(config, training=config.training.limited_to(len(training)))
+        trainer = Trainer(network, config, data, seed)
+        if checkpoint is not None and checkpoint.exists():
+            trainer.resume(checkpoint)
+        ended = trainer.run(
+            max_seconds=max_seconds,
+            on_step=on_step,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            validate_first=pretrained is not None,
+        )
+        progress = trainer.progress
     corrections, scores = _correct(Predictor(network, config, seed), data, stack, calibrate)
     if config.network.relates:
         # The score is known now: what was held out may tell of the relations too.
         network.learn_relations(read_relations(series, covering, prior))
     report = FitReport(
-        reason=ended if config.training.max_steps else "pretrained, not trained on this table",
+        reason=ended,
         steps=progress.step,
         best_step=progress.best_step,
         seconds=progress.seconds,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mdtim.config import Prior
+from mdtim.diffusion import ABSURD
 from mdtim.dynamics import draw_hidden, steps_of_memory, whitening
 from mdtim.guesses import Kind, Relations, deviations, draw_line, relate
 from mdtim.series import DeviceSeries, DeviceWindows
@@ -66,7 +67,9 @@ def _batches(series: DeviceSeries, windows: DeviceWindows) -> Iterator[tuple[Ten
     for begin in range(0, len(windows), per_batch):
         part = slice(begin, begin + per_batch)
         batch = series.gather(windows.starts[part], windows.ends[part], windows.length)
-        yield batch.values_BTV, batch.observed_BTV
+        # An absurd reading would be most of a covariance, and tells of no relation.
+        sound_BTV = batch.observed_BTV & (batch.values_BTV.abs() <= ABSURD)
+        yield batch.values_BTV * sound_BTV, sound_BTV
 
 
 def _read_dynamics(series: DeviceSeries, index: WindowIndex, relations: Relations) -> Tensor:
@@ -84,19 +87,26 @@ def _read_dynamics(series: DeviceSeries, index: WindowIndex, relations: Relation
         return whiten
     windows = _sampled(series, index, MAX_DRAWN_CELLS)
     generator = torch.Generator(device).manual_seed(0)
+    # Cells are drawn in an order of the variates that hangs on what they hold, not on where they
+    # stand: another order of the columns must not draw other cells.
+    order_V = series.values_NV.double().sum(0).argsort()
     for drawn in range(DRAWN_ROUNDS):
         sums, whole = _Sums((memory + 1) * num_variates, device), True
         for values_BTV, observed_BTV in _batches(series, windows):
             line = draw_line(values_BTV, observed_BTV)
             cells_BTV = relate(values_BTV, observed_BTV, line, relations, "change").kriging_BTV
+            cells_BTV, observed_BTV = cells_BTV[..., order_V], observed_BTV[..., order_V]
             if drawn:
                 cells_BTV = draw_hidden(cells_BTV, observed_BTV, whiten, generator)
             sums.add(successive(cells_BTV, memory), successive(observed_BTV, memory))
             whole &= bool(observed_BTV.all())
-        whiten = whitening(free_of_chance(sums.plain(), sums.num_rows, num_variates))
+        covariance_SS = free_of_chance(sums.plain(), sums.num_rows, num_variates)
+        whiten = whitening(covariance_SS)
         if whole:
             break
-    return whiten
+    step = torch.arange(memory + 1, device=device)[:, None] * num_variates
+    back_S = (step + order_V.argsort()).flatten()
+    return whitening(covariance_SS[back_S][:, back_S])
 
 
 def successive(x_BTV: Tensor, memory: int) -> Tensor:

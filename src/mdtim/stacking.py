@@ -3,7 +3,7 @@
 A network that was trained for minutes can be behind interpolation where that is nearly perfect: a
 single missing cell of a smooth column. Held-out cells say where, and the filled value is moved
 towards the interpolation by as much as lowers their error. A network that is better everywhere is
-left alone.
+left alone, and so is one that may be behind by chance.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ REACH = (1.5, 3.5)
 """Edges between the groups of cells, in steps to the nearest visible cell: 1, 2 to 3, more."""
 MIN_CELLS = 40
 """A weight is fitted to at least this many held-out cells."""
+DOUBT = 2.0
+"""Standard errors by which interpolation must help before it is let in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +70,10 @@ class Stack:
                 mixed = torch.lerp(
                     cells.linear[chosen, None], cells.filled[chosen, None], candidates.expand(1, -1)
                 )
-                error = (mixed - truth[chosen, None]).abs().mean(0)
-                # The last of equals: in doubt, the network.
-                best = len(candidates) - 1 - int(error.flip(0).argmin())
-                row.append(float(candidates[best]))
+                error = (mixed - truth[chosen, None]).abs()
+                best = int(error.mean(0).argmin())
+                gain = error[:, -1] - error[:, best]
+                row.append(float(candidates[best]) if _is_certain(gain) else 1.0)
             weights.append(tuple(row))
         return cls(tuple(weights))
 
@@ -88,6 +90,17 @@ class Stack:
     def from_dict(cls, tree: dict[str, Any] | None) -> Stack | None:
         """Rebuild from `dataclasses.asdict`; None stays None."""
         return None if tree is None else cls(tuple(tuple(row) for row in tree["weights"]))
+
+
+def _is_certain(gain: Tensor) -> bool:
+    """Whether (C,) gains, in the order of the windows, are more than chance.
+
+    The cells of one gap err together and would pass for many: a gain must show in every quarter
+    of the table, too.
+    """
+    doubt = DOUBT * gain.std(correction=0) / len(gain) ** 0.5
+    everywhere = all(bool(quarter.mean() > 0) for quarter in gain.chunk(4))
+    return everywhere and bool(gain.mean() > doubt)
 
 
 def _group(nearest: Tensor) -> Tensor:

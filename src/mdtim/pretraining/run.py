@@ -22,8 +22,6 @@ NETWORKS = ("zero-mini", "zero-base")
 def pretraining_config(name: str, steps: int) -> ModelConfig:
     """The preset with the schedule of pretraining instead of that of adaptation."""
     return preset(name).change(
-        prior="dynamics",
-        scarcity=1.0,
         optimizer="muon",
         max_steps=steps,
         learning_rate=2e-3,
