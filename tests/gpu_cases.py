@@ -17,11 +17,15 @@ import torch
 from torch import Tensor
 
 import mdtim
-from mdtim import layers
-from mdtim.config import NetworkConfig
+from conftest import tiny_config
+from mdtim import layers, readout
+from mdtim.config import DiffusionConfig, NetworkConfig, Prior
 from mdtim.dropout import keep_mask
 from mdtim.fused_norm import fused_norm
+from mdtim.fused_readout import fused_probs, fused_terms
+from mdtim.guesses import NUM_FEATURES, NUM_GUESSES, Guesses
 from mdtim.layers import AxisBlock
+from mdtim.network import FactorizedDiT, Tokens
 from mdtim.row_passes import GATE_A, GATE_M
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -149,4 +153,70 @@ def norm_errors(shape: tuple[int, int, int, int], **kind: Any) -> dict[str, floa
         for name, pair in zip(
             ("out", "gradient of h", "gradient of modulation"), pairs, strict=True
         )
+    }
+
+
+def readout_errors(
+    dtype: torch.dtype,
+    device: str,
+    *,
+    shape: tuple[int, int, int] = (2, 5, 3),
+    prior: Prior = "relations",
+    num_bins: int = 40,
+    label_width: int = 2,
+    whole: bool = False,
+) -> dict[str, float]:
+    """Relative errors of the kernels behind the head and of their gradients.
+
+    Parameters
+    ----------
+    shape : B, T, V
+    whole : whether targets are whole numbers
+    """
+    torch.manual_seed(0)
+    config = tiny_config(prior=prior, num_bins=num_bins)
+    network = FactorizedDiT(config.network, config.tokenizer, shape[2]).to(device)
+    labels = DiffusionConfig(label_width=label_width)
+    bins = network.num_outputs
+    width = -(-network.head.out_features // 8) * 8
+    output = (2 * torch.randn(*shape, width, device=device)).to(dtype).requires_grad_()
+    guesses = None
+    if prior != "none":
+        values = torch.randn(*shape, NUM_GUESSES[prior], device=device)
+        features = torch.zeros(*shape, NUM_FEATURES[prior], device=device)
+        guesses = Guesses(values, features, torch.randint(9, shape, device=device).float())
+    empty = torch.zeros(shape, device=device)
+    tokens = Tokens(empty, empty[:, 0, 0], torch.zeros(shape[0], shape[2], 3), guesses)
+    target = (bins - 1) * torch.rand(shape, device=device)
+    if whole:
+        target = target.round()
+    weights = torch.randn(2, *shape, device=device)
+
+    def gradients(network: FactorizedDiT, output: Tensor, loss: Tensor) -> dict[str, Tensor]:
+        named = {"output": output}
+        if guesses is not None:
+            named |= {"prior": network.prior, "belief": network.belief}
+        return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+
+    def loss(entropy: Tensor, estimate: Tensor) -> Tensor:
+        return (weights[0] * entropy.view(shape) + weights[1] * estimate.view(shape)).sum()
+
+    rows = readout._rows(network, tokens, output)
+    constants = (bins, network.reach, label_width, labels.label_variance)
+    with poisoned():
+        terms = fused_terms(*rows, target.flatten(), *constants)
+        found = {"entropy": terms[0], "estimate": terms[1]}
+        found["probs"] = fused_probs(*rows, bins, network.reach).view(*shape, bins)
+        found |= gradients(network, output, loss(*terms))
+
+    exact_output = output.detach().float().requires_grad_()
+    logits = network.logits(exact_output, guesses)
+    probs = logits.softmax(-1)
+    entropy = readout.soft_cross_entropy(logits, target, labels)
+    estimate = (probs * network.centers).sum(-1)
+    truth = {"entropy": entropy, "estimate": estimate, "probs": probs}
+    truth |= gradients(network, exact_output, loss(entropy, estimate))
+    return {
+        name: relative_error(value.view(truth[name].shape), truth[name].double())
+        for name, value in found.items()
     }

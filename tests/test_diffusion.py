@@ -14,7 +14,6 @@ from mdtim.diffusion import (
     loss_weight,
     masked_loss,
     reverse_step,
-    soft_cross_entropy,
     spectral_distance,
     stratified_times,
     tokenize,
@@ -22,6 +21,7 @@ from mdtim.diffusion import (
 )
 from mdtim.distribution import BinDistribution
 from mdtim.network import FactorizedDiT
+from mdtim.readout import soft_cross_entropy
 from mdtim.tokenizer import Tokenizer
 
 

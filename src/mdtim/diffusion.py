@@ -9,12 +9,12 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from mdtim.config import DiffusionConfig, Prior
 from mdtim.distribution import BinDistribution
 from mdtim.guesses import Guesses, Relations, guess_by_line, guess_by_relations
 from mdtim.network import FactorizedDiT, Tokens
+from mdtim.readout import cell_terms
 from mdtim.tokenizer import Tokenizer, WindowScale, window_scale
 
 EPSILON = 1e-3
@@ -111,49 +111,6 @@ def _guesses(
     )
 
 
-def soft_label_offsets(config: DiffusionConfig) -> tuple[list[int], list[float]]:
-    """Bins reached by a soft label, as offsets from the target, and their unnormalized weights."""
-    offsets = list(range(-config.label_width, config.label_width + 1))
-    return offsets, [math.exp(-(offset**2) / config.label_variance) for offset in offsets]
-
-
-def label_blur(config: DiffusionConfig) -> float:
-    """Variance in bins² that soft labels and stochastic discretization add to what is learned."""
-    offsets, weights = soft_label_offsets(config)
-    spread = sum(w * offset**2 for offset, w in zip(offsets, weights, strict=True)) / sum(weights)
-    return spread + 1 / 6  # rounding c to its neighbours adds f(1 - f), 1/6 on average
-
-
-def soft_cross_entropy(logits: Tensor, target: Tensor, config: DiffusionConfig) -> Tensor:
-    """Cross-entropy to the ordinal soft label around `target`, without building the label.
-
-    Parameters
-    ----------
-    logits : (..., K)
-    target : (...,) float coordinates 0..K-1. A whole number y is the label s(y) of the paper; a
-        coordinate between two is their mix, the expectation over stochastic discretization.
-
-    Returns
-    -------
-    (...,) -⟨s, log p⟩
-    """
-    num_bins = logits.shape[-1]
-    offsets, weights = soft_label_offsets(config)
-    lower = target.floor()
-    upper_share = target - lower
-    picked = torch.zeros_like(target)
-    for whole, share in ((lower, 1 - upper_share), (lower + 1, upper_share)):
-        index = whole.long()
-        score, total = torch.zeros_like(target), torch.zeros_like(target)
-        for offset, weight in zip(offsets, weights, strict=True):
-            place = index + offset
-            inside = weight * ((place >= 0) & (place < num_bins)).to(logits.dtype)
-            logit = logits.gather(-1, place.clamp(0, num_bins - 1)[..., None]).squeeze(-1)
-            score, total = score + inside * logit, total + inside
-        picked = picked + share * score / total.clamp_min(1e-12)
-    return logits.logsumexp(-1) - picked
-
-
 def spectral_distance(difference_BTV: Tensor) -> Tensor:
     """(B, V) L1 norm of the orthonormal Fourier transform along the steps, mean over frequencies.
 
@@ -198,16 +155,14 @@ def masked_loss(
     (not observed) are never targets.
     """
     scored = (observed_BTV & hidden_BTV).to(values_BTV.dtype)
-    output = network(tokens)
     reach = tokenizer.config.output_range
     x_BTV = scale.normalize(values_BTV).clamp(-reach, reach)
     if network.config.continuous:
-        estimate = output.squeeze(-1)
+        estimate = network(tokens).squeeze(-1)
         loss_BTV = (estimate - x_BTV) ** 2
     else:
-        estimate = F.softmax(output, dim=-1) @ network.centers
         target = tokenizer.target(x_BTV, target_noise_BTV)
-        loss_BTV = soft_cross_entropy(output, target, config)
+        loss_BTV, estimate = cell_terms(network, tokens, target, config)
     weight_B = loss_weight(time_B)
     num_cells = observed_BTV.sum().clamp_min(1)
     loss: Tensor = (weight_B[:, None, None] * scored * loss_BTV).sum() / num_cells

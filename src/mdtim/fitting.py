@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from mdtim.baselines.simple import linear
 from mdtim.config import ModelConfig
-from mdtim.diffusion import label_blur
 from mdtim.distribution import Calibration
 from mdtim.inference import Predictor
 from mdtim.lessons import TrainingData, held_out_cells
@@ -20,6 +19,7 @@ from mdtim.masks import MaskMix
 from mdtim.missingness import points_and_runs
 from mdtim.network import FactorizedDiT
 from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, gap_lengths
+from mdtim.readout import label_blur
 from mdtim.relations import read_relations
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.stacking import Stack

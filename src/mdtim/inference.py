@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from mdtim.config import ModelConfig
 from mdtim.diffusion import reverse_step, tokenize
@@ -19,6 +18,7 @@ from mdtim.distribution import BinDistribution, Calibration, mix
 from mdtim.guesses import draw_line
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.panel import BoolArray, FloatArray, IntArray
+from mdtim.readout import cell_probs
 from mdtim.runtime import HostCopies, free_memory, keyed_uniform, precision
 from mdtim.series import DeviceSeries, WindowBatch, whole_batch
 from mdtim.stacking import Stack, StackCells
@@ -120,11 +120,11 @@ class Predictor:
 
     def _network_distribution(self, tokens: Tokens) -> Tensor:
         with precision(self.device):
+            if not self.network.config.continuous:
+                return cell_probs(self.network, tokens)
             output = self.network(tokens)
-        if not self.network.config.continuous:
-            return F.softmax(output.float(), dim=-1)
         # One number per cell: the two bins around it, with its mean.
-        position = self.tokenizer.target(output.float().squeeze(-1), None)
+        position = self.tokenizer.target(output.squeeze(-1), None)
         index = torch.arange(self.tokenizer.num_outputs, device=position.device)
         return (1 - (position[..., None] - index).abs()).clamp_min(0)
 

@@ -119,6 +119,9 @@ class FactorizedDiT(nn.Module):
         # Beside the bins, the head corrects the prior: shift, trust, belief in each guess.
         num_corrections = 2 + NUM_GUESSES[config.prior] if config.prior != "none" else 0
         self.num_outputs = 1 if config.continuous else tokenizer.num_outputs
+        self.reach = tokenizer.output_range
+        self.fused_readout = True
+        """Take the operators behind the head where they can run (see :mod:`mdtim.readout`)."""
         self.head = nn.Linear(width, self.num_outputs + num_corrections)
         self.register_buffer("centers", Tokenizer(tokenizer).centers(), persistent=False)
         if config.relates:
@@ -173,20 +176,31 @@ class FactorizedDiT(nn.Module):
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Return logits (B, T, V, K_out), or values (B, T, V, 1) in the continuous ablation."""
+        return self.logits(self.say(tokens), tokens.guesses)
+
+    def say(self, tokens: Tokens) -> Tensor:
+        """What the head says of every cell, (B, T, V, P).
+
+        The bins, how to correct the prior (see :meth:`prior_logits`), and zeros: products of a GPU
+        want columns in eights.
+        """
         h_BTVD = self.embed(tokens)
         *of_blocks, of_head = self._modulations(tokens.sigma_B)
         seeds = self._dropout_seeds(h_BTVD)
         for block, modulation_B6D, seed in zip(self.layers, of_blocks, seeds, strict=True):
             h_BTVD = block(h_BTVD, modulation_B6D, seed)
         h_BTVD = normalize(h_BTVD, of_head)
-        # Products of a GPU want columns in eights.
         extra = -self.head.out_features % 8
         weight, bias = F.pad(self.head.weight, (0, 0, 0, extra)), F.pad(self.head.bias, (0, extra))
-        output = F.linear(h_BTVD, weight, bias)[..., : self.head.out_features].float()
-        if tokens.guesses is None:
-            return output
-        logits, correction = output.tensor_split([self.num_outputs], dim=-1)
-        return logits + self.prior_logits(tokens.guesses, correction)
+        return F.linear(h_BTVD, weight, bias)
+
+    def logits(self, output_BTVP: Tensor, guesses: Guesses | None) -> Tensor:
+        """Float32 logits of what the head says: its bins, around the prior if there is one."""
+        output_BTVP = output_BTVP[..., : self.head.out_features].float()
+        logits_BTVK, correction_BTVC = output_BTVP.tensor_split([self.num_outputs], dim=-1)
+        if guesses is None:
+            return logits_BTVK
+        return logits_BTVK + self.prior_logits(guesses, correction_BTVC)
 
     def _dropout_seeds(self, h_BTVD: Tensor) -> tuple[Tensor | None, ...]:
         """A seed for the dropout of each block, where blocks are operators that draw their own."""

@@ -15,13 +15,13 @@ from mdtim.benchmark.rows import short_hash
 from mdtim.benchmark.scoring import validation_windows, windows_within
 from mdtim.checkpoint import load_folder, load_weights, save_folder
 from mdtim.datasets import Dataset
-from mdtim.diffusion import label_blur
 from mdtim.distribution import Calibration
 from mdtim.inference import Predictor
 from mdtim.lessons import TrainingData, held_out_cells
 from mdtim.masks import MaskMix
 from mdtim.network import FactorizedDiT
 from mdtim.pretrained import is_pretrained, load_pretrained
+from mdtim.readout import label_blur
 from mdtim.relations import read_relations
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.training import Trainer

@@ -14,6 +14,7 @@ from mdtim.lessons import Lesson
 from mdtim.network import FactorizedDiT
 from mdtim.pretraining.gaps import draw_gaps
 from mdtim.pretraining.pool import Pool, Shape
+from mdtim.readout import cell_probs
 from mdtim.runtime import precision
 
 SHAPES = (
@@ -121,8 +122,8 @@ def _errors(predictor: Predictor, lesson: Lesson) -> tuple[Tensor, Tensor]:
         relations=lesson.relations,
     )
     with precision(predictor.device):
-        logits = network(tokens)
-    x = logits.float().softmax(-1) @ network.centers
+        probs = cell_probs(network, tokens)
+    x = probs @ network.centers
     truth = scale.normalize(lesson.values_BTV)
     assert tokens.guesses is not None
     line = tokens.guesses.values_BTVG[..., 0]
