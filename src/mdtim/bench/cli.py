@@ -34,6 +34,23 @@ def speed(
 
 
 @app.command()
+def parity(
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    steps: Annotated[int, typer.Option(help="Of each training.", min=1)] = 600,
+    output: Annotated[Path | None, typer.Option(help="Append the rows to this CSV file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train on ETTh with the fast path and with plain PyTorch, three seeds each."""
+    from mdtim.bench.parity import run_parity
+
+    with user_messages():
+        rows = [asdict(row) for row in run_parity(device, steps)]
+    if output is not None:
+        _append(output, rows)
+    _show(rows, ("variant", "seed", "steps", "validation_mae", "seconds"), as_json)
+
+
+@app.command()
 def table(
     rows: Annotated[str, typer.Option(help="Lengths, one run each.")] = "17420,174200",
     variates: Annotated[int, typer.Option(help="Columns.", min=1)] = 7,
