@@ -120,8 +120,9 @@ class FactorizedDiT(nn.Module):
         num_corrections = 2 + NUM_GUESSES[config.prior] if config.prior != "none" else 0
         self.num_outputs = 1 if config.continuous else tokenizer.num_outputs
         self.reach = tokenizer.output_range
-        self.fused_readout = True
-        """Take the operators behind the head where they can run (see :mod:`mdtim.readout`)."""
+        self.fused_readout = False
+        """Take the operators behind the head where they can run (see :mod:`mdtim.readout`). Off:
+        they agree with the definition when interpreted, and no GPU has measured them yet."""
         self.head = nn.Linear(width, self.num_outputs + num_corrections)
         self.register_buffer("centers", Tokenizer(tokenizer).centers(), persistent=False)
         if config.relates:

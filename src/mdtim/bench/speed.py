@@ -100,8 +100,7 @@ def random_series(rows: int, variates: int, device: torch.device) -> DeviceSerie
 
 
 def set_up(network: FactorizedDiT, variant: Variant) -> FactorizedDiT:
-    """Choose how a network runs."""
-    network.fused_readout = variant in ("mdtim", "compiled", "launched")
+    """Choose how every block of a network runs."""
     for block in network.layers:
         assert isinstance(block, AxisBlock)
         block.attention = "sdpa" if variant in ("sdpa", "eager") else "auto"
