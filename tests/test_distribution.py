@@ -13,6 +13,8 @@ from mdtim.distribution import (
     BinDistribution,
     Calibration,
     GaussianDistribution,
+    Levels,
+    Places,
     SampleDistribution,
     mix,
 )
@@ -126,11 +128,25 @@ def normal(count: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def places(
+    count: int,
+    share: torch.Tensor | None = None,
+    nearest: torch.Tensor | None = None,
+    variate: torch.Tensor | None = None,
+) -> Places:
+    """Cells that differ in nothing but what is given."""
+    return Places(
+        torch.zeros(count) if share is None else share,
+        torch.ones(count) if nearest is None else nearest,
+        torch.zeros(count, dtype=torch.int64) if variate is None else variate,
+    )
+
+
 @pytest.mark.parametrize("spread", [0.5, 2.0])
 def test_calibration_makes_intervals_cover_what_they_promise(spread: float) -> None:
     wrong = gaussian_bins(10_000, spread)
-    calibration = Calibration.fit(wrong, normal(10_000), torch.zeros(10_000), blur=0.0)
-    right = wrong.recalibrated(calibration, torch.zeros(10_000))
+    calibration = Calibration.fit(wrong, normal(10_000), places(10_000), 0.0, 1)
+    right = wrong.recalibrated(calibration, places(10_000))
     truth = normal(10_000, seed=1)
     for coverage in (0.5, 0.8, 0.9, 0.95):
         lower, upper = right.quantile((1 - coverage) / 2), right.quantile((1 + coverage) / 2)
@@ -154,8 +170,8 @@ def test_predictions_finer_than_a_bin_get_intervals_finer_than_a_bin() -> None:
     probs[:, 3:8] = torch.tensor([0.135, 0.607, 1.0, 0.607, 0.135], dtype=torch.float64) / 2.484
     low = torch.full((5_000,), -5.0, dtype=torch.float64)
     blurred = BinDistribution(probs, low, torch.ones_like(low))
-    calibration = Calibration.fit(blurred, truth, torch.zeros(5_000), blur=0.92 + 1 / 6)
-    sharp = blurred.recalibrated(calibration, torch.zeros(5_000))
+    calibration = Calibration.fit(blurred, truth, places(5_000), 0.92 + 1 / 6, 1)
+    sharp = blurred.recalibrated(calibration, places(5_000))
     lower, upper = sharp.quantile(0.05), sharp.quantile(0.95)
     assert float((upper - lower).mean()) < 0.06
     assert float(((truth >= lower) & (truth <= upper)).double().mean()) == pytest.approx(
@@ -165,7 +181,8 @@ def test_predictions_finer_than_a_bin_get_intervals_finer_than_a_bin() -> None:
 
 def test_a_perfect_distribution_is_left_alone() -> None:
     perfect = gaussian_bins(20_000, 1.0)
-    calibration = Calibration.fit(perfect, normal(20_000), torch.zeros(20_000), blur=0.0)
+    fitted = Calibration.fit(perfect, normal(20_000), places(20_000), 0.0, 1)
+    (calibration,) = set(fitted.by_reach)
     levels = torch.linspace(0, 1, 101, dtype=torch.float64)
     mapped = calibration.apply(levels, torch.zeros_like(levels))
     np.testing.assert_allclose(mapped.numpy(), levels.numpy(), atol=0.02)
@@ -173,9 +190,8 @@ def test_a_perfect_distribution_is_left_alone() -> None:
 
 @given(st.integers(1, 200), st.integers(0, 20))
 def test_a_calibration_is_monotone_and_keeps_the_ends(count: int, seed: int) -> None:
-    calibration = Calibration.fit(
-        gaussian_bins(count, 1.0), normal(count, seed), torch.rand(count), blur=1.0
-    )
+    said, share = gaussian_bins(count, 1.0), torch.rand(count)
+    calibration = Levels.fit(said, normal(count, seed), share, blur=1.0)
     grid = torch.linspace(0, 1, 101, dtype=torch.float64)
     mapped = calibration.apply(grid, torch.full_like(grid, 0.3))
     assert (mapped.diff() >= -1e-12).all()
@@ -188,7 +204,8 @@ def test_calibration_follows_the_masked_share_of_the_window() -> None:
     # Too wide where little is masked, too narrow where much is.
     truth = normal(30_000) * (0.5 + share)
     said = gaussian_bins(30_000, 1.0)
-    right = said.recalibrated(Calibration.fit(said, truth, share, blur=0.0), share)
+    at = places(30_000, share=share)
+    right = said.recalibrated(Calibration.fit(said, truth, at, 0.0, 1), at)
     lower, upper = right.quantile(0.05), right.quantile(0.95)
     for low, high in ((0.1, 0.25), (0.4, 0.6), (0.75, 0.9)):
         chosen = (share >= low) & (share < high)
@@ -196,10 +213,47 @@ def test_calibration_follows_the_masked_share_of_the_window() -> None:
         assert float(inside) == pytest.approx(0.9, abs=0.03)
 
 
+@pytest.mark.parametrize("far", [30, 3_000])
+def test_single_cells_and_long_gaps_are_calibrated_apart(far: int) -> None:
+    nearest = torch.ones(9_000)
+    nearest[-far:] = torch.inf
+    at = places(9_000, nearest=nearest)
+    # Sure of the far cells, though they are hard.
+    truth = normal(9_000) * torch.where(nearest > 1, 3.0, 0.5)
+    said = gaussian_bins(9_000, 1.0)
+    calibration = Calibration.fit(said, truth, at, 0.0, 1)
+    right = said.recalibrated(calibration, at)
+    level = right.cdf(truth)
+    inside = (level >= 0.05) & (level <= 0.95)
+    assert float(inside[nearest == 1].double().mean()) == pytest.approx(0.9, abs=0.01)
+    if far < 200:  # too few to be judged by themselves
+        assert calibration.by_reach[2] == calibration.by_reach[1]
+    else:
+        assert float(inside[nearest > 1].double().mean()) == pytest.approx(0.9, abs=0.02)
+
+
+def test_every_variate_gets_intervals_that_cover_what_they_promise() -> None:
+    variate = torch.arange(9_000) % 3
+    at = places(9_000, variate=variate)
+    # Sure of the second, unsure of the third; the first is mostly zero, as rain is.
+    truth = normal(9_000) * torch.tensor([1.0, 2.0, 0.5])[variate]
+    truth[(variate == 0) & (torch.arange(9_000) % 10 > 0)] = 0.0
+    said = gaussian_bins(9_000, 1.0)
+    right = said.recalibrated(Calibration.fit(said, truth, at, 0.0, 3), at)
+    level = right.cdf(truth)
+    for number in (1, 2):
+        for coverage in (0.5, 0.9):
+            inside = (level - 0.5).abs() <= coverage / 2
+            share = float(inside[variate == number].double().mean())
+            assert share == pytest.approx(coverage, abs=0.03)
+
+
 def test_a_calibration_survives_json() -> None:
+    few_of_the_second = places(2_000, variate=(torch.arange(2_000) >= 1_990).long())
     calibration = Calibration.fit(
-        gaussian_bins(2_000, 1.0), normal(2_000), torch.rand(2_000), blur=1.0
+        gaussian_bins(2_000, 1.0), normal(2_000), few_of_the_second, 1.0, 2
     )
+    assert calibration.by_variate[1] is None
     assert Calibration.from_dict(json.loads(json.dumps(asdict(calibration)))) == calibration
     assert Calibration.from_dict(None) is None
 

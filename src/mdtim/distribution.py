@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -133,19 +133,29 @@ class BinDistribution:
         mean = self.low + self.step * center
         return BinDistribution(self.probs, mean + shrink * (self.low - mean), shrink * self.step)
 
-    def recalibrated(self, calibration: Calibration, share: Tensor) -> BinDistribution:
+    def recalibrated(self, calibration: Calibration, at: Places) -> BinDistribution:
         """Sharpen, then map every cumulative probability to the share that validation saw below it.
 
         Parameters
         ----------
-        share : (...,) masked share of the window each cell was predicted in
+        at : where the (C,) cells lie
         """
-        sharp = self.sharpened(calibration.blur, calibration.floor)
-        cumulative = sharp.probs.double().cumsum(-1)
-        level = (cumulative / cumulative[..., -1:]).clamp(0, 1)
-        mapped = calibration.apply(level, share[..., None].expand(level.shape))
-        probs = mapped.diff(dim=-1, prepend=torch.zeros_like(mapped[..., :1]))
-        return BinDistribution(probs.to(self.probs.dtype), sharp.low, sharp.step)
+        probs, low, step = torch.empty_like(self.probs), self.low.clone(), self.step.clone()
+        group = reach_group(at.nearest)
+        for number, levels in enumerate(calibration.by_reach):
+            own = group == number
+            sharp = self.take(own).sharpened(calibration.blur, levels.floor)
+            cumulative = sharp.probs.double().cumsum(-1)
+            level = (cumulative / cumulative[..., -1:]).clamp(0, 1)
+            mapped = levels.apply(level, at.share[own, None].expand(level.shape))
+            mapped = calibration.of_variates(mapped, at.variate[own])
+            mass = mapped.diff(dim=-1, prepend=torch.zeros_like(mapped[..., :1]))
+            probs[own], low[own], step[own] = mass.to(probs.dtype), sharp.low, sharp.step
+        return BinDistribution(probs, low, step)
+
+    def take(self, chosen: Tensor) -> BinDistribution:
+        """Some of the cells."""
+        return BinDistribution(self.probs[chosen], self.low[chosen], self.step[chosen])
 
     def _position(self, value: Tensor) -> Tensor:
         """Distance from the lower edge of the first bin, in bins."""
@@ -230,39 +240,76 @@ class SampleDistribution:
         return distance - (self.ordered * ranks).sum(-1) / count**2
 
 
+REACH = (1.5, 3.5)
+"""Edges between groups of cells, in steps to the nearest visible cell: 1, 2 to 3, more."""
+
+
+def reach_group(nearest: Tensor) -> Tensor:
+    """(...,) which of the groups cells belong to, by steps to the nearest visible cell."""
+    return torch.bucketize(nearest, torch.tensor(REACH, dtype=nearest.dtype, device=nearest.device))
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where C cells lie, as far as it says how sure one can be of them."""
+
+    share: Tensor
+    """(C,) masked share of the window each cell was predicted in."""
+    nearest: Tensor
+    """(C,) steps to the nearest visible cell of the variate; infinite where there is none."""
+    variate: Tensor
+    """(C,) int64."""
+
+
 @dataclass(frozen=True)
-class Calibration:
-    """What makes distributions sharp and their intervals cover what they promise.
+class LevelMap:
+    """A monotone map of cumulative probabilities, linear between knots."""
 
-    Soft labels teach a network to blur what it knows; that blur is known and taken away again.
-    Then comes a monotone map of probabilities. A network is surer than it should be where little
-    is visible and less sure where much is, so there is one map for each of several masked shares
-    of the window, and linear between them.
-    """
-
-    blur: float
-    """Variance that the labels add, in bins²."""
-    floor: float
-    """Least standard deviation that is left, in bins."""
-    shares: tuple[float, ...]
-    """(G,) rising masked shares."""
-    predicted: tuple[tuple[float, ...], ...]
-    """(G, P) levels of the network's distribution function, rising from 0 to 1 in each map."""
+    predicted: tuple[float, ...]
+    """(P,) levels of a distribution function, strictly rising from 0 to 1."""
     actual: tuple[float, ...]
     """(P,) share of the validation cells at or below them, rising from 0 to 1."""
 
     @classmethod
+    def fit(cls, levels: Tensor, num_knots: int) -> LevelMap:
+        """From (C,) levels at the truth: their own quantiles."""
+        actual = torch.linspace(0, 1, num_knots, dtype=torch.float64)
+        knots = torch.quantile(levels.cpu(), actual)
+        # Nothing lies beyond the ends; strictly rising keeps the map invertible.
+        knots[0], knots[-1] = 0.0, 1.0
+        ramp = torch.linspace(0, 1e-6, num_knots, dtype=torch.float64)
+        knots = (knots.cummax(0).values + ramp) / (1 + 1e-6)
+        return cls(tuple(knots.tolist()), tuple(actual.tolist()))
+
+    def apply(self, levels: Tensor) -> Tensor:
+        """Map predicted levels to actual ones, elementwise."""
+        predicted = torch.tensor(self.predicted, dtype=levels.dtype, device=levels.device)
+        actual = torch.tensor(self.actual, dtype=levels.dtype, device=levels.device)
+        index = torch.searchsorted(predicted, levels.contiguous()).clamp(1, len(predicted) - 1)
+        x0, x1, y0, y1 = predicted[index - 1], predicted[index], actual[index - 1], actual[index]
+        return (y0 + (levels - x0) / (x1 - x0) * (y1 - y0)).clamp(0, 1)
+
+
+@dataclass(frozen=True)
+class Levels:
+    """How sharp a group of cells is, and what its levels mean.
+
+    A network is surer than it should be where little is visible and less sure where much is, so
+    there is one map for each of several masked shares of the window, and linear between them.
+    """
+
+    floor: float
+    """Least standard deviation that is left, in bins."""
+    shares: tuple[float, ...]
+    """(G,) rising masked shares."""
+    maps: tuple[LevelMap, ...]
+    """(G,)"""
+
+    @classmethod
     def fit(
         cls, distribution: BinDistribution, truth: Tensor, shares: Tensor, blur: float
-    ) -> Calibration:
-        """Fit from C validation cells.
-
-        Parameters
-        ----------
-        distribution : over (C,) cells
-        truth, shares : (C,) the known value, and the masked share of the cell's window
-        blur : variance that the labels add, in bins²
-        """
+    ) -> Levels:
+        """Fit from C validation cells (see :meth:`Calibration.fit`)."""
         # The least spread left is the one that scores best; none of it is the network's own.
         floors = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
         scores = [float(distribution.sharpened(blur, f).crps(truth).mean()) for f in floors]
@@ -272,7 +319,6 @@ class Calibration:
         num_groups = max(1, min(3, levels.numel() // 300))
         # A knot should stand on about thirty cells.
         num_knots = max(2, min(41, levels.numel() // num_groups // 30 + 2))
-        actual = torch.linspace(0, 1, num_knots, dtype=torch.float64)
         edges = torch.quantile(shares, torch.arange(1, num_groups).double() / num_groups)
         member = torch.bucketize(shares, edges)
         centers, maps = [], []
@@ -280,38 +326,101 @@ class Calibration:
             inside = member == group
             if not inside.any():
                 continue  # equal shares stay together
-            knots = torch.quantile(levels[inside], actual)
-            # Nothing lies beyond the ends; strictly rising keeps the map invertible.
-            knots[0], knots[-1] = 0.0, 1.0
-            ramp = torch.linspace(0, 1e-6, num_knots, dtype=torch.float64)
-            knots = (knots.cummax(0).values + ramp) / (1 + 1e-6)
             centers.append(float(shares[inside].mean()))
-            maps.append(tuple(knots.tolist()))
-        return cls(blur, floor, tuple(centers), tuple(maps), tuple(actual.tolist()))
+            maps.append(LevelMap.fit(levels[inside], num_knots))
+        return cls(floor, tuple(centers), tuple(maps))
 
     def apply(self, levels: Tensor, shares: Tensor) -> Tensor:
         """Map predicted levels to actual ones, elementwise, at the given masked shares."""
-        mapped = self._map(levels, 0)
+        mapped = self.maps[0].apply(levels)
         for group in range(1, len(self.shares)):
             low, high = self.shares[group - 1], self.shares[group]
             weight = ((shares - low) / max(high - low, 1e-9)).clamp(0, 1)
-            mapped = mapped + weight * (self._map(levels, group) - self._map(levels, group - 1))
+            step = self.maps[group].apply(levels) - self.maps[group - 1].apply(levels)
+            mapped = mapped + weight * step
         return mapped
 
-    def _map(self, levels: Tensor, group: int) -> Tensor:
-        predicted = torch.tensor(self.predicted[group], dtype=levels.dtype, device=levels.device)
-        actual = torch.tensor(self.actual, dtype=levels.dtype, device=levels.device)
-        index = torch.searchsorted(predicted, levels.contiguous()).clamp(1, len(predicted) - 1)
-        x0, x1, y0, y1 = predicted[index - 1], predicted[index], actual[index - 1], actual[index]
-        return (y0 + (levels - x0) / (x1 - x0) * (y1 - y0)).clamp(0, 1)
+
+@dataclass(frozen=True)
+class Calibration:
+    """What makes distributions sharp and their intervals cover what they promise.
+
+    Soft labels teach a network to blur what it knows; that blur is known and taken away again.
+    Then come monotone maps of probabilities: first for single missing cells and long gaps apart,
+    then for each variate.
+    """
+
+    MIN_CELLS: ClassVar[int] = 200
+    """Of a group or a variate, from which on it is judged by itself."""
+
+    blur: float
+    """Variance that the labels add, in bins²."""
+    by_reach: tuple[Levels, ...]
+    """One for each group of cells, see :func:`reach_group`."""
+    by_variate: tuple[LevelMap | None, ...]
+    """(V,) what is left to be corrected; None where a variate has too few cells to tell."""
+
+    @classmethod
+    def fit(
+        cls,
+        distribution: BinDistribution,
+        truth: Tensor,
+        at: Places,
+        blur: float,
+        num_variates: int,
+    ) -> Calibration:
+        """Fit from C validation cells.
+
+        Parameters
+        ----------
+        distribution : over (C,) cells
+        truth : (C,) the known values
+        at : where the cells lie
+        blur : variance that the labels add, in bins²
+        """
+        group = reach_group(at.nearest)
+        levels = torch.empty_like(truth)
+        by_reach = []
+        for number in range(len(REACH) + 1):
+            own = group == number
+            # A group with few cells is judged with all.
+            seen = own if int(own.sum()) >= cls.MIN_CELLS else torch.ones_like(own)
+            found = Levels.fit(distribution.take(seen), truth[seen], at.share[seen], blur)
+            sharp = distribution.take(own).sharpened(blur, found.floor)
+            levels[own] = found.apply(sharp.cdf(truth[own]), at.share[own].double())
+            by_reach.append(found)
+        by_variate: list[LevelMap | None] = []
+        for variate in range(num_variates):
+            own = at.variate == variate
+            count = int(own.sum())
+            enough = count >= cls.MIN_CELLS
+            by_variate.append(LevelMap.fit(levels[own], min(21, count // 40)) if enough else None)
+        return cls(blur, tuple(by_reach), tuple(by_variate))
+
+    def of_variates(self, levels: Tensor, variate: Tensor) -> Tensor:
+        """Map (C, K) levels of cells by the maps of their variates."""
+        mapped = levels
+        for number, own_map in enumerate(self.by_variate):
+            own = variate == number
+            if own_map is not None and own.any():
+                mapped = torch.where(own[:, None], own_map.apply(levels), mapped)
+        return mapped
 
     @classmethod
     def from_dict(cls, tree: dict[str, Any] | None) -> Calibration | None:
         """Rebuild from `dataclasses.asdict`; None stays None."""
         if tree is None:
             return None
-        maps = tuple(tuple(knots) for knots in tree["predicted"])
-        return cls(tree["blur"], tree["floor"], tuple(tree["shares"]), maps, tuple(tree["actual"]))
+
+        def level_map(one: dict[str, Any]) -> LevelMap:
+            return LevelMap(tuple(one["predicted"]), tuple(one["actual"]))
+
+        by_reach = tuple(
+            Levels(one["floor"], tuple(one["shares"]), tuple(map(level_map, one["maps"])))
+            for one in tree["by_reach"]
+        )
+        by_variate = tuple(one and level_map(one) for one in tree["by_variate"])
+        return cls(tree["blur"], by_reach, by_variate)
 
 
 def mix(weights: Tensor, probs: Tensor, low: Tensor, step: Tensor) -> BinDistribution:

@@ -194,8 +194,9 @@ def _correct(
     calibration, final = None, stacked
     if calibrate:
         blur = label_blur(predictor.config.diffusion)
-        calibration = Calibration.fit(stacked, cells.truth, cells.share, blur)
-        final = stacked.recalibrated(calibration, cells.share)
+        at = cells.said.places(cells.share)
+        calibration = Calibration.fit(stacked, cells.truth, at, blur, num_variates)
+        final = stacked.recalibrated(calibration, at)
     level = final.cdf(cells.truth)
     return Corrections(fitted_stack, calibration), {
         "validation_mae": float((predictor.filled(stacked) - cells.truth).abs().mean()),

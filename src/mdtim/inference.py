@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mdtim.config import ModelConfig
 from mdtim.diffusion import reverse_step, tokenize
-from mdtim.distribution import BinDistribution, Calibration, mix
+from mdtim.distribution import BinDistribution, Calibration, Places, mix
 from mdtim.guesses import draw_line
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.panel import BoolArray, FloatArray, IntArray
@@ -175,11 +175,11 @@ class Predictor:
         """Move distributions towards linear interpolation as far as the stack says."""
         return cells.distribution if self.stack is None else self.stack.apply(cells)
 
-    def calibrated(self, distribution: BinDistribution, share: Tensor) -> BinDistribution:
-        """Correct distributions predicted in windows with the given masked shares."""
+    def calibrated(self, distribution: BinDistribution, at: Places) -> BinDistribution:
+        """Correct the distributions of cells."""
         if self.calibration is None:
             return distribution
-        return distribution.recalibrated(self.calibration, share)
+        return distribution.recalibrated(self.calibration, at)
 
     @torch.no_grad()
     def sample_jointly(
@@ -304,7 +304,7 @@ def fill_cells(
         cells = predictor.stacked(said)
         filled = predictor.filled(cells)
         if keep_distribution:
-            cells = predictor.calibrated(cells, share)
+            cells = predictor.calibrated(cells, said.places(share))
         weight = weight_T[wanted.nonzero(as_tuple=True)[1]]
         waiting = waiting.join(
             _Parts(batch.cells()[wanted], weight, filled, cells.probs, cells.low, cells.step)

@@ -14,10 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mdtim.distribution import BinDistribution
+from mdtim.distribution import REACH, BinDistribution, Places, reach_group
 
-REACH = (1.5, 3.5)
-"""Edges between the groups of cells, in steps to the nearest visible cell: 1, 2 to 3, more."""
 MIN_CELLS = 40
 """A weight is fitted to at least this many held-out cells."""
 DOUBT = 2.0
@@ -39,6 +37,10 @@ class StackCells:
     variate: Tensor
     """(C,) int64."""
 
+    def places(self, share: Tensor) -> Places:
+        """Where the cells lie, in windows with these masked shares."""
+        return Places(share, self.nearest, self.variate)
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -55,7 +57,7 @@ class Stack:
         leave the network alone.
         """
         candidates = torch.linspace(0, 1, 11, dtype=torch.float64, device=truth.device)
-        group = _group(cells.nearest)
+        group = reach_group(cells.nearest)
         bridged = torch.isfinite(cells.nearest)
         weights = []
         for variate in range(num_variates):
@@ -80,7 +82,7 @@ class Stack:
     def apply(self, cells: StackCells) -> BinDistribution:
         """Move each distribution towards the interpolated value."""
         table = torch.tensor(self.weights, dtype=torch.float64, device=cells.linear.device)
-        weight = table[cells.variate, _group(cells.nearest)]
+        weight = table[cells.variate, reach_group(cells.nearest)]
         weight = torch.where(torch.isfinite(cells.nearest), weight, 1.0)
         said = cells.distribution
         shift = (1 - weight) * (cells.linear - cells.filled)
@@ -101,7 +103,3 @@ def _is_certain(gain: Tensor) -> bool:
     doubt = DOUBT * gain.std(correction=0) / len(gain) ** 0.5
     everywhere = all(bool(quarter.mean() > 0) for quarter in gain.chunk(4))
     return everywhere and bool(gain.mean() > doubt)
-
-
-def _group(nearest: Tensor) -> Tensor:
-    return torch.bucketize(nearest, torch.tensor(REACH, dtype=nearest.dtype, device=nearest.device))

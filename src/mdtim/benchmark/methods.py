@@ -103,7 +103,8 @@ def network_says(predictor: Predictor) -> Say:
 
     def say(batch: WindowBatch, visible_BTV: Tensor, scored_BTV: Tensor) -> Said:
         said, share = predictor.cells(batch, visible_BTV, scored_BTV)
-        return Said(said.filled, lambda: predictor.calibrated(said.distribution, share))
+        at = said.places(share)
+        return Said(said.filled, lambda: predictor.calibrated(said.distribution, at))
 
     return say
 

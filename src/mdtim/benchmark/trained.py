@@ -160,4 +160,7 @@ def fit_calibration(predictor: Predictor, data: TrainingData) -> Calibration | N
     if cells is None:
         return None
     blur = label_blur(predictor.config.diffusion)
-    return Calibration.fit(cells.said.distribution, cells.truth, cells.share, blur)
+    said, num_variates = cells.said, data.num_variates
+    return Calibration.fit(
+        said.distribution, cells.truth, said.places(cells.share), blur, num_variates
+    )
