@@ -281,13 +281,25 @@ class LevelMap:
         knots = (knots.cummax(0).values + ramp) / (1 + 1e-6)
         return cls(tuple(knots.tolist()), tuple(actual.tolist()))
 
+    @classmethod
+    def none(cls, num_knots: int) -> LevelMap:
+        """The map that changes nothing."""
+        even = tuple(torch.linspace(0, 1, num_knots, dtype=torch.float64).tolist())
+        return cls(even, even)
+
     def apply(self, levels: Tensor) -> Tensor:
         """Map predicted levels to actual ones, elementwise."""
-        predicted = torch.tensor(self.predicted, dtype=levels.dtype, device=levels.device)
-        actual = torch.tensor(self.actual, dtype=levels.dtype, device=levels.device)
-        index = torch.searchsorted(predicted, levels.contiguous()).clamp(1, len(predicted) - 1)
-        x0, x1, y0, y1 = predicted[index - 1], predicted[index], actual[index - 1], actual[index]
-        return (y0 + (levels - x0) / (x1 - x0) * (y1 - y0)).clamp(0, 1)
+        predicted_1P, actual_1P = (levels.new_tensor([x]) for x in (self.predicted, self.actual))
+        return _between(predicted_1P, actual_1P, levels.reshape(1, -1)).view(levels.shape)
+
+
+def _between(predicted_NP: Tensor, actual_NP: Tensor, levels_NK: Tensor) -> Tensor:
+    """Interpolate linearly between knots, row by row."""
+    index = torch.searchsorted(predicted_NP.contiguous(), levels_NK.contiguous())
+    index = index.clamp(1, predicted_NP.shape[1] - 1)
+    x0, x1 = predicted_NP.gather(1, index - 1), predicted_NP.gather(1, index)
+    y0, y1 = actual_NP.gather(1, index - 1), actual_NP.gather(1, index)
+    return (y0 + (levels_NK - x0) / (x1 - x0) * (y1 - y0)).clamp(0, 1)
 
 
 @dataclass(frozen=True)
@@ -352,13 +364,15 @@ class Calibration:
 
     MIN_CELLS: ClassVar[int] = 200
     """Of a group or a variate, from which on it is judged by itself."""
+    KNOTS: ClassVar[int] = 21
+    """Of a variate's map."""
 
     blur: float
     """Variance that the labels add, in bins²."""
     by_reach: tuple[Levels, ...]
     """One for each group of cells, see :func:`reach_group`."""
-    by_variate: tuple[LevelMap | None, ...]
-    """(V,) what is left to be corrected; None where a variate has too few cells to tell."""
+    by_variate: tuple[LevelMap, ...]
+    """(V,) what is left to be corrected: nothing, where a variate has too few cells to tell."""
 
     @classmethod
     def fit(
@@ -389,22 +403,18 @@ class Calibration:
             sharp = distribution.take(own).sharpened(blur, found.floor)
             levels[own] = found.apply(sharp.cdf(truth[own]), at.share[own].double())
             by_reach.append(found)
-        by_variate: list[LevelMap | None] = []
+        by_variate = []
         for variate in range(num_variates):
-            own = at.variate == variate
-            count = int(own.sum())
-            enough = count >= cls.MIN_CELLS
-            by_variate.append(LevelMap.fit(levels[own], min(21, count // 40)) if enough else None)
+            own = levels[at.variate == variate]
+            enough = len(own) >= cls.MIN_CELLS
+            by_variate.append(LevelMap.fit(own, cls.KNOTS) if enough else LevelMap.none(cls.KNOTS))
         return cls(blur, tuple(by_reach), tuple(by_variate))
 
-    def of_variates(self, levels: Tensor, variate: Tensor) -> Tensor:
+    def of_variates(self, levels_CK: Tensor, variate_C: Tensor) -> Tensor:
         """Map (C, K) levels of cells by the maps of their variates."""
-        mapped = levels
-        for number, own_map in enumerate(self.by_variate):
-            own = variate == number
-            if own_map is not None and own.any():
-                mapped = torch.where(own[:, None], own_map.apply(levels), mapped)
-        return mapped
+        predicted_VP = levels_CK.new_tensor([one.predicted for one in self.by_variate])
+        actual_VP = levels_CK.new_tensor([one.actual for one in self.by_variate])
+        return _between(predicted_VP[variate_C], actual_VP[variate_C], levels_CK)
 
     @classmethod
     def from_dict(cls, tree: dict[str, Any] | None) -> Calibration | None:
@@ -419,8 +429,7 @@ class Calibration:
             Levels(one["floor"], tuple(one["shares"]), tuple(map(level_map, one["maps"])))
             for one in tree["by_reach"]
         )
-        by_variate = tuple(one and level_map(one) for one in tree["by_variate"])
-        return cls(tree["blur"], by_reach, by_variate)
+        return cls(tree["blur"], by_reach, tuple(map(level_map, tree["by_variate"])))
 
 
 def mix(weights: Tensor, probs: Tensor, low: Tensor, step: Tensor) -> BinDistribution:
