@@ -135,4 +135,4 @@ def test_made_up_data_is_averaged_apart(tmp_path: Path) -> None:
 
 def test_an_average_over_nothing_is_a_dash() -> None:
     lines = summary.summary_table([])
-    assert lines[-1] == "| the three measured sets | – | – | – | – |"
+    assert lines[-1] == "| the three measured sets | – | – | – | – | – |"
