@@ -271,10 +271,16 @@ class LevelMap:
     """(P,) share of the validation cells at or below them, rising from 0 to 1."""
 
     @classmethod
-    def fit(cls, levels: Tensor, num_knots: int) -> LevelMap:
-        """From (C,) levels at the truth: their own quantiles."""
+    def fit(cls, levels: Tensor, num_knots: int, doubt: float = 0.0) -> LevelMap:
+        """From (C,) levels at the truth: their own quantiles.
+
+        Parameters
+        ----------
+        doubt : what the belief that nothing is to be changed counts for, in cells
+        """
         actual = torch.linspace(0, 1, num_knots, dtype=torch.float64)
         knots = torch.quantile(levels.cpu(), actual)
+        knots = torch.lerp(actual, knots, len(levels) / (len(levels) + doubt))
         # Nothing lies beyond the ends; strictly rising keeps the map invertible.
         knots[0], knots[-1] = 0.0, 1.0
         ramp = torch.linspace(0, 1e-6, num_knots, dtype=torch.float64)
@@ -363,16 +369,18 @@ class Calibration:
     """
 
     MIN_CELLS: ClassVar[int] = 200
-    """Of a group or a variate, from which on it is judged by itself."""
+    """Of a group, from which on it is judged by itself."""
     KNOTS: ClassVar[int] = 21
     """Of a variate's map."""
+    DOUBT: ClassVar[float] = 500.0
+    """Of a variate's map, see :meth:`LevelMap.fit`."""
 
     blur: float
     """Variance that the labels add, in bins²."""
     by_reach: tuple[Levels, ...]
     """One for each group of cells, see :func:`reach_group`."""
     by_variate: tuple[LevelMap, ...]
-    """(V,) what is left to be corrected: nothing, where a variate has too few cells to tell."""
+    """(V,) what is left to be corrected: little, where a variate has few cells to tell."""
 
     @classmethod
     def fit(
@@ -406,8 +414,8 @@ class Calibration:
         by_variate = []
         for variate in range(num_variates):
             own = levels[at.variate == variate]
-            enough = len(own) >= cls.MIN_CELLS
-            by_variate.append(LevelMap.fit(own, cls.KNOTS) if enough else LevelMap.none(cls.KNOTS))
+            fitted = LevelMap.fit(own, cls.KNOTS, cls.DOUBT) if len(own) else None
+            by_variate.append(fitted or LevelMap.none(cls.KNOTS))
         return cls(blur, tuple(by_reach), tuple(by_variate))
 
     def of_variates(self, levels_CK: Tensor, variate_C: Tensor) -> Tensor:
