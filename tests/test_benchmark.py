@@ -46,7 +46,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cells(count: int = 4) -> list[Cell]:
     return [
-        Cell("main", "etth", 12, pattern, rate, 0, 0, "mdtim", "base")
+        Cell("main", "etth", 12, pattern, rate, 0, 0, "mdtim", "large")
         for pattern in ("uniform", "geometric")
         for rate in (0.3, 0.5)
     ][:count]
@@ -146,7 +146,7 @@ def test_all_ways_to_use_a_model_share_its_training(
     assert int(ensemble["params"]) == 3 * int(one["params"])
     assert by_method["mdtim-argmax"][0]["crps"] == one["crps"]
     # Half hidden, mask 0: a few windows are kept for the pictures.
-    assert len(list((runs / "predictions").glob("etth-12-base-0-*.npz"))) == 3
+    assert len(list((runs / "predictions").glob("etth-12-large-0-*.npz"))) == 3
 
 
 def test_an_ensemble_of_one_model_is_that_model() -> None:
@@ -200,7 +200,7 @@ def test_a_failure_is_a_row_and_the_run_goes_on(
 
     monkeypatch.setattr(runner, "load", broken)
     path = tmp_path / "r.csv"
-    bad = Cell("main", "weather", 12, "uniform", 0.3, 0, 0, "mdtim", "base")
+    bad = Cell("main", "weather", 12, "uniform", 0.3, 0, 0, "mdtim", "large")
     assert not run_cells([bad, *cells(1)], path, tmp_path / "runs", CPU, log=lambda line: None)
     with path.open() as file:
         rows = list(csv.DictReader(file))

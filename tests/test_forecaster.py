@@ -68,7 +68,7 @@ def test_one_fill_serves_every_horizon_and_a_clean_window_is_forecast_as_it_is(
         for horizon in (2, 3)
         for method, preset, pattern, rate in (
             ("clean", "", "none", 0.0),
-            ("mdtim", "base", "uniform", 0.5),
+            ("mdtim", "large", "uniform", 0.5),
         )
     ]
     path = tmp_path / "r.csv"

@@ -222,7 +222,7 @@ def test_a_system_gets_the_windows_and_masks_that_mdtim_gets(
     monkeypatch.setattr(systems, "build", lambda *arguments: spy)
     assert run_cells(cells("linear"), tmp_path / "r.csv", tmp_path, CPU, log=lambda line: None)
     dataset = tiny_dataset()
-    mdtim = Cell("main", "etth", 12, "uniform", 0.3, 0, 0, "mdtim", "base")
+    mdtim = Cell("main", "etth", 12, "uniform", 0.3, 0, 0, "mdtim", "large")
     series = TestWindows.put(dataset, 12, CPU).series
     data = TrainedModel(mdtim, dataset, series, tmp_path / "m").training_data()
     assert (spy.validation.hidden_WTV == data.hidden_WTV.numpy()).all()

@@ -53,7 +53,9 @@ class TrainedModel:
         num_variates = self.dataset.values.shape[1]
         if is_pretrained(self.preset):
             dropout = self.config.network.dropout
-            return load_pretrained(self.preset, num_variates, self.device, dropout)
+            network = load_pretrained(self.preset, num_variates, self.device, dropout)
+            assert network.config == self.config.network, "the weights are of another network"
+            return network
         torch.manual_seed(self.cell.train_seed)
         return FactorizedDiT(self.config.network, self.config.tokenizer, num_variates).to(
             self.device
