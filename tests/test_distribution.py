@@ -9,13 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mdtim.calibration import Calibration, LevelMap, Levels, Places
 from mdtim.distribution import (
     BinDistribution,
-    Calibration,
     GaussianDistribution,
-    LevelMap,
-    Levels,
-    Places,
     SampleDistribution,
     mix,
 )
@@ -147,7 +144,7 @@ def places(
 def test_calibration_makes_intervals_cover_what_they_promise(spread: float) -> None:
     wrong = gaussian_bins(10_000, spread)
     calibration = Calibration.fit(wrong, normal(10_000), places(10_000), 0.0, 1)
-    right = wrong.recalibrated(calibration, places(10_000))
+    right = calibration.apply(wrong, places(10_000))
     truth = normal(10_000, seed=1)
     for coverage in (0.5, 0.8, 0.9, 0.95):
         lower, upper = right.quantile((1 - coverage) / 2), right.quantile((1 + coverage) / 2)
@@ -172,7 +169,7 @@ def test_predictions_finer_than_a_bin_get_intervals_finer_than_a_bin() -> None:
     low = torch.full((5_000,), -5.0, dtype=torch.float64)
     blurred = BinDistribution(probs, low, torch.ones_like(low))
     calibration = Calibration.fit(blurred, truth, places(5_000), 0.92 + 1 / 6, 1)
-    sharp = blurred.recalibrated(calibration, places(5_000))
+    sharp = calibration.apply(blurred, places(5_000))
     lower, upper = sharp.quantile(0.05), sharp.quantile(0.95)
     assert float((upper - lower).mean()) < 0.06
     assert float(((truth >= lower) & (truth <= upper)).double().mean()) == pytest.approx(
@@ -206,7 +203,7 @@ def test_calibration_follows_the_masked_share_of_the_window() -> None:
     truth = normal(30_000) * (0.5 + share)
     said = gaussian_bins(30_000, 1.0)
     at = places(30_000, share=share)
-    right = said.recalibrated(Calibration.fit(said, truth, at, 0.0, 1), at)
+    right = Calibration.fit(said, truth, at, 0.0, 1).apply(said, at)
     lower, upper = right.quantile(0.05), right.quantile(0.95)
     for low, high in ((0.1, 0.25), (0.4, 0.6), (0.75, 0.9)):
         chosen = (share >= low) & (share < high)
@@ -223,7 +220,7 @@ def test_single_cells_and_long_gaps_are_calibrated_apart(far: int) -> None:
     truth = normal(9_000) * torch.where(nearest > 1, 3.0, 0.5)
     said = gaussian_bins(9_000, 1.0)
     calibration = Calibration.fit(said, truth, at, 0.0, 1)
-    right = said.recalibrated(calibration, at)
+    right = calibration.apply(said, at)
     level = right.cdf(truth)
     inside = (level >= 0.05) & (level <= 0.95)
     assert float(inside[nearest == 1].double().mean()) == pytest.approx(0.9, abs=0.01)
@@ -240,7 +237,7 @@ def test_every_variate_gets_intervals_that_cover_what_they_promise() -> None:
     truth = normal(60_000) * torch.tensor([1.0, 2.0, 0.5])[variate]
     truth[(variate == 0) & (torch.arange(60_000) % 10 > 0)] = 0.0
     said = gaussian_bins(60_000, 1.0)
-    right = said.recalibrated(Calibration.fit(said, truth, at, 0.0, 3), at)
+    right = Calibration.fit(said, truth, at, 0.0, 3).apply(said, at)
     level = right.cdf(truth)
     for number in (1, 2):
         for coverage in (0.5, 0.9):

@@ -99,8 +99,9 @@ def test_nothing_is_trained_unless_asked_for_and_then_within_the_time(
     assert adapted["state"] == "done", adapted
     assert 0 < adapted["facts"]["steps"] < 400
     assert any(text.startswith("training, step") for text in texts)
-    # Held-out cells are the judge: training that makes it worse is thrown away.
-    assert adapted["facts"]["validation_mae"] <= 1.05 * job["facts"]["validation_mae"]
+    # Each is judged by its own held-out cells: where nothing is trained, they are more.
+    for facts in (job["facts"], adapted["facts"]):
+        assert facts["validation_mae"] < facts["linear_mae"]
 
 
 def test_infinite_cells_are_refused_or_filled_as_asked(place: Place) -> None:

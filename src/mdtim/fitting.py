@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from mdtim.baselines.simple import linear
+from mdtim.calibration import Calibration
 from mdtim.config import ModelConfig
-from mdtim.distribution import Calibration
 from mdtim.inference import Predictor
 from mdtim.lessons import TrainingData, held_out_cells
 from mdtim.masks import MaskMix
@@ -196,7 +196,7 @@ def _correct(
         blur = label_blur(predictor.config.diffusion)
         at = cells.said.places(cells.share)
         calibration = Calibration.fit(stacked, cells.truth, at, blur, num_variates)
-        final = stacked.recalibrated(calibration, at)
+        final = calibration.apply(stacked, at)
     level = final.cdf(cells.truth)
     return Corrections(fitted_stack, calibration), {
         "validation_mae": float((predictor.filled(stacked) - cells.truth).abs().mean()),

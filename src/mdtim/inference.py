@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mdtim.calibration import Calibration, Places
 from mdtim.config import ModelConfig
 from mdtim.diffusion import reverse_step, tokenize
-from mdtim.distribution import BinDistribution, Calibration, Places, mix
+from mdtim.distribution import BinDistribution, mix
 from mdtim.guesses import draw_line
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.panel import BoolArray, FloatArray, IntArray
@@ -179,7 +180,7 @@ class Predictor:
         """Correct the distributions of cells."""
         if self.calibration is None:
             return distribution
-        return distribution.recalibrated(self.calibration, at)
+        return self.calibration.apply(distribution, at)
 
     @torch.no_grad()
     def sample_jointly(

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 
 from mdtim.baselines.simple import linear, linear_between
+from mdtim.calibration import Calibration
 from mdtim.checkpoint import load_weights
 from mdtim.config import ModelConfig
-from mdtim.distribution import BinDistribution, Calibration
+from mdtim.distribution import BinDistribution
 from mdtim.fitting import Corrections, FitReport
 from mdtim.inference import Cells, OnWindows, Predictor, fill_cells, inference_batch
 from mdtim.network import FactorizedDiT

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mdtim.distribution import REACH, BinDistribution, Places, reach_group
+from mdtim.calibration import REACH, Places, reach_group
+from mdtim.distribution import BinDistribution
 
 MIN_CELLS = 40
 """A weight is fitted to at least this many held-out cells."""

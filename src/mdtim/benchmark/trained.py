@@ -13,9 +13,9 @@ import torch
 from mdtim.benchmark.experiments import Cell
 from mdtim.benchmark.rows import short_hash
 from mdtim.benchmark.scoring import validation_windows, windows_within
+from mdtim.calibration import Calibration
 from mdtim.checkpoint import load_folder, load_weights, save_folder
 from mdtim.datasets import Dataset
-from mdtim.distribution import Calibration
 from mdtim.inference import Predictor
 from mdtim.lessons import TrainingData, held_out_cells
 from mdtim.masks import MaskMix

@@ -1,0 +1,235 @@
+"""What makes distributions sharp and their intervals cover what they promise.
+
+C cells, K bins, V variates, G masked shares, P knots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from mdtim.distribution import BinDistribution
+
+REACH = (1.5, 3.5)
+"""Edges between groups of cells, in steps to the nearest visible cell: 1, 2 to 3, more."""
+
+
+def reach_group(nearest: Tensor) -> Tensor:
+    """(...,) which of the groups cells belong to, by steps to the nearest visible cell."""
+    return torch.bucketize(nearest, torch.tensor(REACH, dtype=nearest.dtype, device=nearest.device))
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where C cells lie, as far as it says how sure one can be of them."""
+
+    share: Tensor
+    """(C,) masked share of the window each cell was predicted in."""
+    nearest: Tensor
+    """(C,) steps to the nearest visible cell of the variate; infinite where there is none."""
+    variate: Tensor
+    """(C,) int64."""
+
+
+@dataclass(frozen=True)
+class LevelMap:
+    """A monotone map of cumulative probabilities, linear between knots."""
+
+    predicted: tuple[float, ...]
+    """(P,) levels of a distribution function, strictly rising from 0 to 1."""
+    actual: tuple[float, ...]
+    """(P,) share of the validation cells at or below them, rising from 0 to 1."""
+
+    @classmethod
+    def fit(cls, levels: Tensor, num_knots: int, doubt: float = 0.0) -> LevelMap:
+        """From (C,) levels at the truth: their own quantiles.
+
+        Parameters
+        ----------
+        doubt : what the belief that nothing is to be changed counts for, in cells
+        """
+        actual = torch.linspace(0, 1, num_knots, dtype=torch.float64)
+        knots = torch.quantile(levels.cpu(), actual)
+        knots = torch.lerp(actual, knots, len(levels) / (len(levels) + doubt))
+        # Nothing lies beyond the ends; strictly rising keeps the map invertible.
+        knots[0], knots[-1] = 0.0, 1.0
+        ramp = torch.linspace(0, 1e-6, num_knots, dtype=torch.float64)
+        knots = (knots.cummax(0).values + ramp) / (1 + 1e-6)
+        return cls(tuple(knots.tolist()), tuple(actual.tolist()))
+
+    @classmethod
+    def none(cls, num_knots: int) -> LevelMap:
+        """The map that changes nothing."""
+        even = tuple(torch.linspace(0, 1, num_knots, dtype=torch.float64).tolist())
+        return cls(even, even)
+
+    def apply(self, levels: Tensor) -> Tensor:
+        """Map predicted levels to actual ones, elementwise."""
+        predicted_1P, actual_1P = (levels.new_tensor([x]) for x in (self.predicted, self.actual))
+        return _between(predicted_1P, actual_1P, levels.reshape(1, -1)).view(levels.shape)
+
+
+def _between(predicted_NP: Tensor, actual_NP: Tensor, levels_NK: Tensor) -> Tensor:
+    """Interpolate linearly between knots, row by row."""
+    index = torch.searchsorted(predicted_NP.contiguous(), levels_NK.contiguous())
+    index = index.clamp(1, predicted_NP.shape[1] - 1)
+    x0, x1 = predicted_NP.gather(1, index - 1), predicted_NP.gather(1, index)
+    y0, y1 = actual_NP.gather(1, index - 1), actual_NP.gather(1, index)
+    return (y0 + (levels_NK - x0) / (x1 - x0) * (y1 - y0)).clamp(0, 1)
+
+
+@dataclass(frozen=True)
+class Levels:
+    """How sharp a group of cells is, and what its levels mean.
+
+    A network is surer than it should be where little is visible and less sure where much is, so
+    there is one map for each of several masked shares of the window, and linear between them.
+    """
+
+    floor: float
+    """Least standard deviation that is left, in bins."""
+    shares: tuple[float, ...]
+    """(G,) rising masked shares."""
+    maps: tuple[LevelMap, ...]
+    """(G,)"""
+
+    @classmethod
+    def fit(
+        cls, distribution: BinDistribution, truth: Tensor, shares: Tensor, blur: float
+    ) -> Levels:
+        """Fit from C validation cells (see :meth:`Calibration.fit`)."""
+        # The least spread left is the one that scores best; none of it is the network's own.
+        floors = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+        scores = [float(distribution.sharpened(blur, f).crps(truth).mean()) for f in floors]
+        floor = floors[scores.index(min(scores))]
+        levels = distribution.sharpened(blur, floor).cdf(truth)
+        shares = shares.double()
+        num_groups = max(1, min(3, levels.numel() // 300))
+        # A knot should stand on about thirty cells.
+        num_knots = max(2, min(41, levels.numel() // num_groups // 30 + 2))
+        edges = torch.quantile(shares, torch.arange(1, num_groups).double() / num_groups)
+        member = torch.bucketize(shares, edges)
+        centers, maps = [], []
+        for group in range(num_groups):
+            inside = member == group
+            if not inside.any():
+                continue  # equal shares stay together
+            centers.append(float(shares[inside].mean()))
+            maps.append(LevelMap.fit(levels[inside], num_knots))
+        return cls(floor, tuple(centers), tuple(maps))
+
+    def apply(self, levels: Tensor, shares: Tensor) -> Tensor:
+        """Map predicted levels to actual ones, elementwise, at the given masked shares."""
+        mapped = self.maps[0].apply(levels)
+        for group in range(1, len(self.shares)):
+            low, high = self.shares[group - 1], self.shares[group]
+            weight = ((shares - low) / max(high - low, 1e-9)).clamp(0, 1)
+            step = self.maps[group].apply(levels) - self.maps[group - 1].apply(levels)
+            mapped = mapped + weight * step
+        return mapped
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What makes distributions sharp and their intervals cover what they promise.
+
+    Soft labels teach a network to blur what it knows; that blur is known and taken away again.
+    Then come monotone maps of probabilities: first for single missing cells and long gaps apart,
+    then for each variate.
+    """
+
+    MIN_CELLS: ClassVar[int] = 200
+    """Of a group, from which on it is judged by itself."""
+    KNOTS: ClassVar[int] = 21
+    """Of a variate's map."""
+    DOUBT: ClassVar[float] = 500.0
+    """Of a variate's map, see :meth:`LevelMap.fit`."""
+
+    blur: float
+    """Variance that the labels add, in bins²."""
+    by_reach: tuple[Levels, ...]
+    """One for each group of cells, see :func:`reach_group`."""
+    by_variate: tuple[LevelMap, ...]
+    """(V,) what is left to be corrected: little, where a variate has few cells to tell."""
+
+    @classmethod
+    def fit(
+        cls,
+        distribution: BinDistribution,
+        truth: Tensor,
+        at: Places,
+        blur: float,
+        num_variates: int,
+    ) -> Calibration:
+        """Fit from C validation cells.
+
+        Parameters
+        ----------
+        distribution : over (C,) cells
+        truth : (C,) the known values
+        at : where the cells lie
+        blur : variance that the labels add, in bins²
+        """
+        group = reach_group(at.nearest)
+        levels = torch.empty_like(truth)
+        by_reach = []
+        for number in range(len(REACH) + 1):
+            own = group == number
+            # A group with few cells is judged with all.
+            seen = own if int(own.sum()) >= cls.MIN_CELLS else torch.ones_like(own)
+            found = Levels.fit(distribution.take(seen), truth[seen], at.share[seen], blur)
+            sharp = distribution.take(own).sharpened(blur, found.floor)
+            levels[own] = found.apply(sharp.cdf(truth[own]), at.share[own].double())
+            by_reach.append(found)
+        by_variate = []
+        for variate in range(num_variates):
+            own = levels[at.variate == variate]
+            fitted = LevelMap.fit(own, cls.KNOTS, cls.DOUBT) if len(own) else None
+            by_variate.append(fitted or LevelMap.none(cls.KNOTS))
+        return cls(blur, tuple(by_reach), tuple(by_variate))
+
+    def apply(self, distribution: BinDistribution, at: Places) -> BinDistribution:
+        """Sharpen, then map every cumulative probability to the share that validation saw below it.
+
+        Parameters
+        ----------
+        distribution : over (C,) cells
+        at : where the cells lie
+        """
+        probs = torch.empty_like(distribution.probs)
+        low, step = distribution.low.clone(), distribution.step.clone()
+        group = reach_group(at.nearest)
+        for number, levels in enumerate(self.by_reach):
+            own = group == number
+            sharp = distribution.take(own).sharpened(self.blur, levels.floor)
+            cumulative = sharp.probs.double().cumsum(-1)
+            level = (cumulative / cumulative[..., -1:]).clamp(0, 1)
+            mapped = levels.apply(level, at.share[own, None].expand(level.shape))
+            mapped = self._of_variates(mapped, at.variate[own])
+            mass = mapped.diff(dim=-1, prepend=torch.zeros_like(mapped[..., :1]))
+            probs[own], low[own], step[own] = mass.to(probs.dtype), sharp.low, sharp.step
+        return BinDistribution(probs, low, step)
+
+    def _of_variates(self, levels_CK: Tensor, variate_C: Tensor) -> Tensor:
+        """Map (C, K) levels of cells by the maps of their variates."""
+        predicted_VP = levels_CK.new_tensor([one.predicted for one in self.by_variate])
+        actual_VP = levels_CK.new_tensor([one.actual for one in self.by_variate])
+        return _between(predicted_VP[variate_C], actual_VP[variate_C], levels_CK)
+
+    @classmethod
+    def from_dict(cls, tree: dict[str, Any] | None) -> Calibration | None:
+        """Rebuild from `dataclasses.asdict`; None stays None."""
+        if tree is None:
+            return None
+
+        def level_map(one: dict[str, Any]) -> LevelMap:
+            return LevelMap(tuple(one["predicted"]), tuple(one["actual"]))
+
+        by_reach = tuple(
+            Levels(one["floor"], tuple(one["shares"]), tuple(map(level_map, one["maps"])))
+            for one in tree["by_reach"]
+        )
+        return cls(tree["blur"], by_reach, tuple(map(level_map, tree["by_variate"])))
