@@ -187,8 +187,8 @@ class Calibration:
         by_variate = []
         for variate in range(num_variates):
             own = levels[at.variate == variate]
-            fitted = LevelMap.fit(own, cls.KNOTS, cls.DOUBT) if len(own) else None
-            by_variate.append(fitted or LevelMap.none(cls.KNOTS))
+            nothing = LevelMap.none(cls.KNOTS)
+            by_variate.append(LevelMap.fit(own, cls.KNOTS, cls.DOUBT) if len(own) else nothing)
         return cls(blur, tuple(by_reach), tuple(by_variate))
 
     def apply(self, distribution: BinDistribution, at: Places) -> BinDistribution:

@@ -185,7 +185,7 @@ class _ScoredFills:
             errors[name] = (fill(shown, panel.offsets)[at] - truth) / std
         chosen, known = torch.from_numpy(scored), torch.from_numpy(truth)
         whole = cells.distribution
-        distribution = BinDistribution(whole.probs[chosen], whole.low[chosen], whole.step[chosen])
+        distribution = whole.take(chosen)
         crps = distribution.crps(known).numpy() / std
         return cls(rows, variates, errors, crps, distribution, known)
 

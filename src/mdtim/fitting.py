@@ -157,6 +157,7 @@ def fit_network(
             validate_first=pretrained is not None,
         )
         progress = trainer.progress
+    network.eval()
     corrections, scores = _correct(Predictor(network, config, seed), data, stack, calibrate)
     if config.network.relates:
         # The score is known now: what was held out may tell of the relations too.

@@ -69,7 +69,8 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
     calibrate : bool
         Correct the distributions so that intervals cover what they promise on validation cells.
     validation_share : float
-        Share of the rows held out for early stopping, calibration and the score.
+        Share of the rows held out for early stopping, calibration and the score; at least 40 %
+        where nothing is trained, as nothing is lost by it.
     checkpoint : path, optional
         Folder for checkpoints of `fit`; an existing one is resumed.
     checkpoint_every : int

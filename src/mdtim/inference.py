@@ -46,7 +46,7 @@ class Predictor:
     stack : Stack, optional
         Moves the distributions, and with them the filled values, towards linear interpolation.
     calibration : Calibration, optional
-        Corrects the distributions; the filled values stay the expectations before it.
+        Corrects the distributions; the filled values are read off before it.
     max_windows : int, optional
         Draws of few windows are put into one batch, up to this many windows.
     """
@@ -156,9 +156,7 @@ class Predictor:
             linear = batch.linear_BTV.double()  # sees beyond the window's edges
         nearest = torch.where(scale.empty_B1V, torch.inf, line.nearest_BTV)
         window, _, variate = wanted_BTV.nonzero(as_tuple=True)
-        distribution = BinDistribution(
-            probs[wanted_BTV], full.low[wanted_BTV], full.step[wanted_BTV]
-        )
+        distribution = full.take(wanted_BTV)
         cells = StackCells(
             distribution,
             self.filled(distribution),

@@ -50,10 +50,16 @@ def modulate(h_BTVD: Tensor, shift_BD: Tensor, scale_BD: Tensor) -> Tensor:
     return torch.addcmul(shift_BD[:, None, None], h_BTVD, 1 + scale_BD[:, None, None])
 
 
-def normalize(h_BTVD: Tensor, modulation_B2D: Tensor) -> Tensor:
-    """Normalize states and modulate them: what the head reads."""
+def normalize(h_BTVD: Tensor, modulation_B2D: Tensor, *, fused: bool = True) -> Tensor:
+    """Normalize states and modulate them: what the head reads.
+
+    Parameters
+    ----------
+    fused : take the operator where it can run
+    """
     width, dtype = h_BTVD.shape[-1], _working_dtype(h_BTVD)
-    if h_BTVD.is_cuda and runs_triton(h_BTVD) and width % 32 == 0 and width <= MAX_WIDTH:
+    fits = h_BTVD.is_cuda and runs_triton(h_BTVD) and width % 32 == 0 and width <= MAX_WIDTH
+    if fused and fits:
         normal_BTVD: Tensor = fused_norm(h_BTVD.to(dtype), modulation_B2D.to(dtype))
         return normal_BTVD
     shift_BD, scale_BD = modulation_B2D.to(h_BTVD.dtype).unbind(1)

@@ -120,6 +120,8 @@ class FactorizedDiT(nn.Module):
         num_corrections = 2 + NUM_GUESSES[config.prior] if config.prior != "none" else 0
         self.num_outputs = 1 if config.continuous else tokenizer.num_outputs
         self.reach = tokenizer.output_range
+        self.fused_norm = True
+        """Take the operator in front of the head where it can run."""
         self.fused_readout = False
         """Take the operators behind the head where they can run (see :mod:`mdtim.readout`). Off:
         they agree with the definition when interpreted, and no GPU has measured them yet."""
@@ -190,7 +192,7 @@ class FactorizedDiT(nn.Module):
         seeds = self._dropout_seeds(h_BTVD)
         for block, modulation_B6D, seed in zip(self.layers, of_blocks, seeds, strict=True):
             h_BTVD = block(h_BTVD, modulation_B6D, seed)
-        h_BTVD = normalize(h_BTVD, of_head)
+        h_BTVD = normalize(h_BTVD, of_head, fused=self.fused_norm)
         extra = -self.head.out_features % 8
         weight, bias = F.pad(self.head.weight, (0, 0, 0, extra)), F.pad(self.head.bias, (0, extra))
         return F.linear(h_BTVD, weight, bias)

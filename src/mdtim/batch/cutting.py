@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from mdtim.batch.plan import Cuts, PiecePlan
-from mdtim.distribution import BinDistribution
 from mdtim.inference import Cells
 from mdtim.model import FittedModel
 from mdtim.panel import IntArray, Panel, Surroundings
@@ -100,5 +99,5 @@ def _own_cells(cells: Cells, own: IntArray, num_rows: int) -> Cells:
     kept = np.flatnonzero(rows >= 0)
     said = distribution = cells.distribution
     if said is not None:
-        distribution = BinDistribution(said.probs[kept], said.low[kept], said.step[kept])
+        distribution = said.take(kept)
     return Cells(rows[kept], cells.variates[kept], cells.filled[kept], distribution)

@@ -101,6 +101,7 @@ def random_series(rows: int, variates: int, device: torch.device) -> DeviceSerie
 
 def set_up(network: FactorizedDiT, variant: Variant) -> FactorizedDiT:
     """Choose how a network runs."""
+    network.fused_norm = variant in ("mdtim", "readout", "compiled", "launched")
     network.fused_readout = variant == "readout"
     for block in network.layers:
         assert isinstance(block, AxisBlock)

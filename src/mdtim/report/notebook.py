@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from mdtim.distribution import BinDistribution
 from mdtim.labels import Labels
 from mdtim.panel import BoolArray, FloatArray, IntArray, gap_lengths
 from mdtim.report import words
@@ -117,7 +116,7 @@ def _longest_gap(
     lines = np.tile(observed, (1 + len(QUANTILES), 1))
     own = torch.from_numpy(np.flatnonzero(inside))
     whole = imputation.distribution
-    spread = BinDistribution(whole.probs[own], whole.low[own], whole.step[own])
+    spread = whole.take(own)
     lines[0, steps] = cells.filled[inside]
     for number, level in enumerate(QUANTILES, start=1):
         lines[number, steps] = spread.quantile(level).numpy()
