@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from mdtim.batch.plan import Cuts, PiecePlan
 from mdtim.inference import Cells
@@ -99,5 +100,5 @@ def _own_cells(cells: Cells, own: IntArray, num_rows: int) -> Cells:
     kept = np.flatnonzero(rows >= 0)
     said = distribution = cells.distribution
     if said is not None:
-        distribution = said.take(kept)
+        distribution = said.take(torch.from_numpy(kept))
     return Cells(rows[kept], cells.variates[kept], cells.filled[kept], distribution)
