@@ -122,9 +122,8 @@ class FactorizedDiT(nn.Module):
         self.reach = tokenizer.output_range
         self.fused_norm = True
         """Take the operator in front of the head where it can run."""
-        self.fused_readout = False
-        """Take the operators behind the head where they can run (see :mod:`mdtim.readout`). Off:
-        they agree with the definition when interpreted, and no GPU has measured them yet."""
+        self.fused_readout = True
+        """Take the operators behind the head where they can run (see :mod:`mdtim.readout`)."""
         self.head = nn.Linear(width, self.num_outputs + num_corrections)
         self.register_buffer("centers", Tokenizer(tokenizer).centers(), persistent=False)
         if config.relates:

@@ -29,12 +29,12 @@ from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.training import Trainer
 from mdtim.windows import every_window
 
-Variant = Literal["mdtim", "readout", "compiled", "launched", "unfused", "sdpa", "eager"]
-"""This implementation as it is used; with the kernels behind the head; with the rest of a step
-compiled; without CUDA graphs; with blocks of PyTorch's operators, and then with
-scaled_dot_product_attention too; and that without CUDA graphs: plain PyTorch."""
+Variant = Literal["mdtim", "compiled", "launched", "unfused", "sdpa", "eager"]
+"""This implementation as it is used; with the rest of a step compiled; without CUDA graphs; with
+blocks of PyTorch's operators, and then with scaled_dot_product_attention too; and that without
+CUDA graphs: plain PyTorch."""
 
-SIDE_BY_SIDE: tuple[Variant, ...] = ("mdtim", "readout", "compiled", "sdpa", "eager")
+SIDE_BY_SIDE: tuple[Variant, ...] = ("mdtim", "compiled", "sdpa", "eager")
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,7 @@ def random_series(rows: int, variates: int, device: torch.device) -> DeviceSerie
 
 def set_up(network: FactorizedDiT, variant: Variant) -> FactorizedDiT:
     """Choose how a network runs."""
-    network.fused_norm = variant in ("mdtim", "readout", "compiled", "launched")
-    network.fused_readout = variant == "readout"
+    network.fused_norm = network.fused_readout = variant in ("mdtim", "compiled", "launched")
     for block in network.layers:
         assert isinstance(block, AxisBlock)
         block.attention = "sdpa" if variant in ("sdpa", "eager") else "auto"
@@ -302,7 +301,7 @@ def run_speed(
     for size, draws in (("large", 1), ("large", 10), ("small", 10)):
         name = f"Energy test set, M = {draws}"
         # A network alone is neither compiled nor replayed.
-        beside: tuple[Variant, ...] = ("mdtim", "readout", "sdpa") if draws == 1 else ("mdtim",)
+        beside: tuple[Variant, ...] = ("mdtim", "sdpa") if draws == 1 else ("mdtim",)
         for variant in beside:
             add(
                 measure_imputing(
