@@ -30,7 +30,7 @@ TIERS = [
     },
     {
         *("series", "relations", "checkpoint", "distributed", "inference", "sampling"),
-        *("lessons", "muon", "optimization", "training"),
+        *("lessons", "muon", "optimization", "replays", "training"),
     },
     {"fitting", "progress", "model", "imputation", "imputer", "pretrained"},
     {

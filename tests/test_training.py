@@ -146,10 +146,11 @@ def test_the_compiled_objective_equals_the_plain_one() -> None:
 
 @pytest.mark.gpu
 @needs_cuda
-def test_a_run_replayed_as_cuda_graphs_is_the_same_run() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_run_replayed_as_cuda_graphs_is_the_same_run(compiled: bool) -> None:
     config = tiny_config(width=32, num_heads=2, dropout=0.2, max_steps=12, validate_every=3)
     runs = [
-        trainer(config, 0, torch.device("cuda"), compile_step=True, replay_steps=graphs)
+        trainer(config, 0, torch.device("cuda"), compile_step=compiled, replay_steps=graphs)
         for graphs in (False, True)
     ]
     for run in runs:

@@ -6,7 +6,7 @@ what they are when it is replayed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -115,40 +115,3 @@ class Optimizer:
                 key: value.to(parameter.device if on_gpu or key != "step" else "cpu")
                 for key, value in memory.items()
             }
-
-
-_WARM_UP = 3
-"""Steps of a kind that run as they are, while libraries and allocators settle."""
-
-
-class Replays:
-    """Steps as CUDA graphs: the host starts one graph instead of a thousand kernels.
-
-    The first steps of each kind run as they are; then one is captured, and from there on replayed.
-    A step must not look at the host, and draws its random numbers from the given generator and the
-    default one, which the caller seeds before each.
-    """
-
-    def __init__(self, device: torch.device, generator: torch.Generator) -> None:
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self.generator = generator
-        self.pool = torch.cuda.graph_pool_handle()
-        self.seen: dict[Hashable, int] = {}
-        self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-
-    def run(self, kind: Hashable, step: Callable[[], Tensor]) -> Tensor:
-        """Run one step and return its result, which the next step may overwrite."""
-        if kind in self.graphs:
-            graph, result = self.graphs[kind]
-            graph.replay()
-            return result
-        self.seen[kind] = self.seen.get(kind, 0) + 1
-        if self.seen[kind] <= _WARM_UP:
-            return step()
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self.generator)
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            result = step()
-        self.graphs[kind] = (graph, result)
-        graph.replay()  # capturing alone computes nothing
-        return result

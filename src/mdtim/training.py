@@ -23,10 +23,11 @@ from mdtim.diffusion import masked_loss, tokenize
 from mdtim.distributed import RankLost, Ranks
 from mdtim.inference import Predictor
 from mdtim.lessons import Source
-from mdtim.network import FactorizedDiT
-from mdtim.optimization import MovingAverage, Optimizer, Replays
+from mdtim.network import FactorizedDiT, Tokens
+from mdtim.optimization import MovingAverage, Optimizer
+from mdtim.replays import Replays
 from mdtim.runtime import precision
-from mdtim.tokenizer import Tokenizer
+from mdtim.tokenizer import Tokenizer, WindowScale
 from mdtim.triton_inverse import MAX_SIZE
 
 
@@ -52,6 +53,22 @@ class Progress:
     stale: int = 0
     """Validations since the best one."""
     history: list[Record] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class Exercise:
+    """A lesson as the network reads it, and all that its answer is marked by."""
+
+    tokens: Tokens
+    scale: WindowScale
+    values_BTV: Tensor
+    observed_BTV: Tensor
+    hidden_BTV: Tensor
+    time_B: Tensor
+    target_noise_BTV: Tensor | None
+    """Uniform in [-0.5, 0.5), where targets are drawn."""
+    weight: Tensor | None
+    """Share of the batch's observed cells, where several ranks divide a batch."""
 
 
 class Trainer:
@@ -95,10 +112,17 @@ class Trainer:
         self.tokenize = torch.compile(tokenize) if compile_step else tokenize
         self.generator = torch.Generator(self.device)
         self.ranks = Ranks.current()
-        self.replays: Replays | None = None
+        self.replays: Replays[Exercise] | None = None
         captures = data.num_variates <= MAX_SIZE and self.ranks.count == 1
         if replay_steps and self.device.type == "cuda" and captures:
-            self.replays = Replays(self.device, self.generator)
+            self.replays = Replays(
+                self.device,
+                self.generator,
+                kind=data.prepare,
+                seed=self._seed_exercise,
+                make=self._make,
+                learn=self._learn,
+            )
 
     def run(
         self,
@@ -199,27 +223,34 @@ class Trainer:
 
     def _step(self, share: float) -> Tensor:
         """One optimizer step; returns the loss, still on the device."""
-        seed = self.seed * 1_000_003 + self.progress.step
-        self.generator.manual_seed(seed)
+        step = self.progress.step
         # Dropout knows only the default generator; each rank has its own windows to drop from.
-        torch.manual_seed(seed + (self.ranks.index << 48))
+        torch.manual_seed(self._seed_of(step) + (self.ranks.index << 48))
         self.optimizer.set_rate(self.learning_rate(share))
-        self.average.set_pace(self.progress.step)
-        kind = self.data.prepare(self.progress.step)
-        if self.replays is None:
-            return self._learn(kind)
-        return self.replays.run(kind, lambda: self._learn(kind))
+        self.average.set_pace(step)
+        if self.replays is not None:
+            return self.replays.run(step)
+        kind = self.data.prepare(step)
+        self._seed_exercise(step)
+        return self._learn(self._make(kind))
 
-    def _learn(self, kind: Hashable) -> Tensor:
+    def _seed_of(self, step: int) -> int:
+        return self.seed * 1_000_003 + step
+
+    def _seed_exercise(self, step: int) -> None:
+        self.generator.manual_seed(self._seed_of(step))
+
+    def _make(self, kind: Hashable) -> Exercise:
+        """Draw a lesson, and what this rank reads of it."""
         whole = self.data.draw(kind, self.network, self.generator)
+        own = self.ranks.share(len(whole.values_BTV))
         noise: list[Tensor | None] = [None, None]
         if self.config.draws_tokens:
             shape = whole.values_BTV.shape
             noise = [
-                torch.rand(shape, generator=self.generator, device=self.device) - 0.5
+                torch.rand(shape, generator=self.generator, device=self.device)[own] - 0.5
                 for _ in range(2)
             ]
-        own = self.ranks.share(len(whole.values_BTV))
         lesson = whole.take(own)
         tokens, scale = self.tokenize(
             self.tokenizer,
@@ -228,24 +259,40 @@ class Trainer:
             prior=self.config.network.prior,
             relations=lesson.relations,
             time_B=None if self.config.diffusion.matched_time else lesson.time_B,
-            noise_BTV=None if noise[0] is None else noise[0][own],
+            noise_BTV=noise[0],
         )
+        weight = None
+        if self.ranks.count > 1:
+            weight = lesson.observed_BTV.sum() / whole.observed_BTV.sum().clamp_min(1)
+        return Exercise(
+            tokens,
+            scale,
+            lesson.values_BTV,
+            lesson.observed_BTV,
+            lesson.hidden_BTV,
+            lesson.time_B,
+            target_noise_BTV=noise[1],
+            weight=weight,
+        )
+
+    def _learn(self, exercise: Exercise) -> Tensor:
+        """Follow the gradient of an exercise; returns its loss."""
         with precision(self.device):
             loss = self.loss(
                 self.network,
                 self.tokenizer,
                 self.config.diffusion,
-                tokens=tokens,
-                scale=scale,
-                values_BTV=lesson.values_BTV,
-                observed_BTV=lesson.observed_BTV,
-                hidden_BTV=lesson.hidden_BTV,
-                time_B=lesson.time_B,
-                target_noise_BTV=None if noise[1] is None else noise[1][own],
+                tokens=exercise.tokens,
+                scale=exercise.scale,
+                values_BTV=exercise.values_BTV,
+                observed_BTV=exercise.observed_BTV,
+                hidden_BTV=exercise.hidden_BTV,
+                time_B=exercise.time_B,
+                target_noise_BTV=exercise.target_noise_BTV,
             )
-        if self.ranks.count > 1:
+        if exercise.weight is not None:
             # The loss is a mean over a rank's observed cells; together, over all of the batch's.
-            loss = loss * (lesson.observed_BTV.sum() / whole.observed_BTV.sum().clamp_min(1))
+            loss = loss * exercise.weight
         self.optimizer.differentiate(loss)
         loss = loss.detach()
         self.ranks.add_([*self.optimizer.gradients(), loss])
