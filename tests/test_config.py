@@ -73,11 +73,12 @@ def test_impossible_settings_are_refused_with_the_value() -> None:
         preset("huge")
 
 
-def test_passes_over_the_windows_limit_the_steps() -> None:
+def test_views_of_the_rows_limit_the_steps() -> None:
     training = preset("base").training
-    assert training.max_passes == 16
-    assert training.limited_to(1_000).max_steps == 250, "16 * 1,000 windows in batches of 64"
-    assert training.limited_to(10**6) == training, "the steps come first"
+    assert training.max_views == 768
+    assert training.limited_to(1_000, 48).max_steps == 250, "768 views, 64 * 48 of them a step"
+    assert training.limited_to(1_000, 96).max_steps == 125, "a longer window shows more rows"
+    assert training.limited_to(10**6, 48) == training, "the steps come first"
     endless = preset("small").training
-    assert endless.max_passes is None
-    assert endless.limited_to(1) == endless
+    assert endless.max_views is None
+    assert endless.limited_to(1, 48) == endless

@@ -4,7 +4,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdtim.windows import blend_weights, covering_windows, every_window, halo, hold_out
+from mdtim.windows import (
+    WindowIndex,
+    blend_weights,
+    covering_windows,
+    every_window,
+    halo,
+    hold_out,
+)
 
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=5)
 
@@ -54,6 +61,17 @@ def test_training_and_validation_share_no_row_unless_nothing_can_be_spared(
         for part in (training, validation)
     ]
     assert not rows[0] & rows[1]
+
+
+@given(
+    starts=st.lists(st.integers(0, 30), max_size=12),
+    length=st.integers(1, 9),
+    end=st.integers(31, 45),
+)
+def test_rows_in_some_window_are_counted_once(starts: list[int], length: int, end: int) -> None:
+    index = WindowIndex(np.array(starts, int), np.full(len(starts), end), length)
+    rows = {row for start in starts for row in range(start, min(start + length, end))}
+    assert index.num_rows == len(rows)
 
 
 def test_a_cell_counts_for_more_in_the_middle_of_a_window() -> None:

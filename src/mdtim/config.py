@@ -132,9 +132,9 @@ class TrainingConfig:
     batch_size: int = 256
     max_steps: int = 10_000
     """0 leaves the weights as they are: for a network that comes trained."""
-    max_passes: int | None = None
-    """End after this many passes over the training windows, if that comes first: a small table
-    is soon known by heart."""
+    max_views: int | None = None
+    """End when the average step of the series was seen this often, if that comes first: a small
+    table is soon known by heart. A pass over overlapping windows shows a step many times."""
     optimizer: OptimizerName = "adamw"
     """`muon` moves the matrices of the blocks by orthogonalized momentum, the rest by AdamW."""
     learning_rate: float = 3e-4
@@ -158,15 +158,15 @@ class TrainingConfig:
         _require(self.validate_every >= 1, f"validate_every must be >= 1: {self.validate_every}")
         _require(0 <= self.ema_decay < 1, f"ema_decay must be in [0, 1), got {self.ema_decay}")
         _require(
-            self.max_passes is None or self.max_passes >= 1,
-            f"max_passes must be at least 1, or None for no limit: {self.max_passes}",
+            self.max_views is None or self.max_views >= 1,
+            f"max_views must be at least 1, or None for no limit: {self.max_views}",
         )
 
-    def limited_to(self, num_windows: int) -> TrainingConfig:
-        """The same with as many steps as `max_passes` over the training windows allow."""
-        if self.max_passes is None:
+    def limited_to(self, num_rows: int, window: int) -> TrainingConfig:
+        """The same with as many steps as `max_views` of so many rows allow."""
+        if self.max_views is None:
             return self
-        steps = -(-self.max_passes * num_windows // self.batch_size)
+        steps = -(-self.max_views * num_rows // (self.batch_size * window))
         return dataclasses.replace(self, max_steps=min(self.max_steps, steps))
 
 
@@ -274,7 +274,7 @@ _LONG: dict[str, Any] = {
     "optimizer": "muon",
     "batch_size": 64,
     "max_steps": 5_000,
-    "max_passes": 16,
+    "max_views": 768,
     "warmup_steps": 100,
     "ema_decay": 0.998,
     "validate_every": 250,

@@ -57,7 +57,7 @@ def normalize(h_BTVD: Tensor, modulation_B2D: Tensor, *, fused: bool = True) -> 
     ----------
     fused : take the operator where it can run
     """
-    width, dtype = h_BTVD.shape[-1], _working_dtype(h_BTVD)
+    width, dtype = h_BTVD.shape[-1], working_dtype(h_BTVD)
     fits = h_BTVD.is_cuda and runs_triton(h_BTVD) and width % 32 == 0 and width <= MAX_WIDTH
     if fused and fits:
         normal_BTVD: Tensor = fused_norm(h_BTVD.to(dtype), modulation_B2D.to(dtype))
@@ -121,7 +121,7 @@ class AxisBlock(nn.Module):
             and wanted
             and width % 32 == 0
             and width <= MAX_WIDTH
-            and fits_triton(h_BTVD, _working_dtype(h_BTVD), width // self.num_heads, length)
+            and fits_triton(h_BTVD, working_dtype(h_BTVD), width // self.num_heads, length)
         )
 
     def _length(self, h_BTVD: Tensor) -> int:
@@ -130,7 +130,7 @@ class AxisBlock(nn.Module):
     def _forward_fused(
         self, h_BTVD: Tensor, modulation_B6D: Tensor, seed: Tensor | None, dropout: float
     ) -> Tensor:
-        dtype = _working_dtype(h_BTVD)
+        dtype = working_dtype(h_BTVD)
         parameters = (
             *(self.qkv.weight, self.out.weight, self.up.weight, self.up.bias),
             *(self.down.weight, self.down.bias),
@@ -151,7 +151,7 @@ class AxisBlock(nn.Module):
         )
 
 
-def _working_dtype(x: Tensor) -> torch.dtype:
+def working_dtype(x: Tensor) -> torch.dtype:
     """The dtype that matrix products take here: autocast's where it is on."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype

@@ -14,7 +14,14 @@ from torch.nn import functional as F
 
 from mdtim.config import NetworkConfig, TokenizerConfig
 from mdtim.guesses import NUM_FEATURES, NUM_GUESSES, Guesses, Relations
-from mdtim.layers import BLOCK_SLOTS, HEAD_SLOTS, AxisBlock, TimeEmbedding, normalize
+from mdtim.layers import (
+    BLOCK_SLOTS,
+    HEAD_SLOTS,
+    AxisBlock,
+    TimeEmbedding,
+    normalize,
+    working_dtype,
+)
 from mdtim.tokenizer import Tokenizer
 
 
@@ -235,21 +242,35 @@ class FactorizedDiT(nn.Module):
 
     def _embed_tokens(self, tokens: Tokens) -> Tensor:
         """Mix the embeddings of the two tokens beside each coordinate; add those of the guesses."""
-        # Hat functions: 1 at the token itself, linear to 0 at its neighbours. `[MASK]` is 0 and
-        # values start at 1, so the two never mix.
-        index = torch.arange(self.num_bins + 1, device=tokens.coordinates_BTV.device)
-        hats_BTVK = (1 - (tokens.coordinates_BTV[..., None] - index).abs()).clamp_min(0)
-        inputs, weights = [hats_BTVK], [self._token_table()]
+        weights = [self._token_table()]
         if tokens.guesses is not None:
-            inputs.append(tokens.guesses.features_BTVF)
             weights.append(self.guess.weight.mT.expand(len(self.tables), -1, -1))
         # One product for all, of a depth in eights, as a GPU likes it.
-        extra = -sum(x.shape[-1] for x in inputs) % 8
-        inputs_BTVI = F.pad(torch.cat(inputs, dim=-1), (0, extra))
+        extra = -sum(weight.shape[1] for weight in weights) % 8
         weights_VID = F.pad(torch.cat(weights, dim=1), (0, 0, 0, extra))
+        inputs_BTVI = self._inputs(tokens, weights_VID.shape[1])
         if len(weights_VID) == 1:
             return inputs_BTVI @ weights_VID[0]
         return torch.einsum("btvi,vid->btvd", inputs_BTVI, weights_VID)
+
+    def _inputs(self, tokens: Tokens, width: int) -> Tensor:
+        """How much of each token a cell is, then what is known of its guesses, then zeros."""
+        coordinates_BTV = tokens.coordinates_BTV
+        # Between two tokens a cell is some of both. `[MASK]` is 0 and values start at 1, so the
+        # two never mix.
+        token_BTV = coordinates_BTV.floor().clamp_max(self.num_bins - 1)
+        share_BTV = coordinates_BTV - token_BTV
+        inputs_BTVI = coordinates_BTV.new_zeros(
+            (*coordinates_BTV.shape, width), dtype=working_dtype(coordinates_BTV)
+        )
+        shares_BTV2 = torch.stack([1 - share_BTV, share_BTV], dim=-1).to(inputs_BTVI.dtype)
+        index_BTV2 = torch.stack([token_BTV, token_BTV + 1], dim=-1).long()
+        inputs_BTVI.scatter_(-1, index_BTV2, shares_BTV2)
+        if tokens.guesses is not None:
+            features_BTVF = tokens.guesses.features_BTVF
+            begin = self.num_bins + 1
+            inputs_BTVI[..., begin : begin + features_BTVF.shape[-1]] = features_BTVF
+        return inputs_BTVI
 
     def _token_table(self) -> Tensor:
         """(V or 1, K + 1, D) all that a token brings along, as it is the same for every cell."""

@@ -29,6 +29,20 @@ class WindowIndex:
     def __len__(self) -> int:
         return len(self.starts)
 
+    @property
+    def num_rows(self) -> int:
+        """Rows that are in some window.
+
+        Examples
+        --------
+        >>> every_window(np.array([0, 9]), 4).num_rows
+        9
+        """
+        order = np.argsort(self.starts, kind="stable")
+        starts, sizes = self.starts[order], np.minimum(self.ends - self.starts, self.length)[order]
+        to_next = np.diff(starts, append=np.iinfo(np.int64).max)
+        return int(np.minimum(sizes, to_next).sum())
+
     def take(self, which: IntArray | Sequence[int]) -> WindowIndex:
         """Return the chosen windows, in that order."""
         chosen = np.asarray(which, dtype=np.int64)

@@ -72,12 +72,12 @@ class TrainedModel:
             self._load()
             return True
         data = self.training_data()
+        training = windows_within(self.dataset, self.dataset.training, self.cell.window)
         if self.config.network.relates:
-            training = windows_within(self.dataset, self.dataset.training, self.cell.window)
             found = read_relations(self.series, training, self.config.network.prior)
             self.network.learn_relations(found)
         # Not compiled: replayed steps gain less from it than compiling takes.
-        limited = self.config.training.limited_to(len(data.training))
+        limited = self.config.training.limited_to(training.num_rows, training.length)
         config = replace(self.config, training=limited)
         trainer = Trainer(self.network, config, data, self.cell.train_seed)
         checkpoint = self.folder / "checkpoint"
