@@ -22,7 +22,7 @@ from gpu_cases import (
     run_python,
 )
 from mdtim import fused_block, row_passes
-from mdtim.diffusion import masked_loss, stratified_times
+from mdtim.diffusion import masked_loss, stratified_times, tokenize
 from mdtim.dropout import keep_mask
 from mdtim.layers import AxisBlock
 from mdtim.network import FactorizedDiT
@@ -262,7 +262,7 @@ def test_a_gpu_gives_the_same_in_one_part_and_in_many(monkeypatch: pytest.Monkey
     assert all(torch.equal(a, b) for a, b in zip(whole, again, strict=True))
     monkeypatch.setattr(fused_block, "_BACKWARD_ROWS", 1_000)
     for a, b in zip(whole, gradients(), strict=True):
-        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2 * float(a.abs().max()))
     assert torch.equal(whole[0], gradients()[0]), "a row's gradient does not know of other windows"
 
 
@@ -284,18 +284,24 @@ def test_a_gpu_compiles_the_whole_loss_into_one_graph() -> None:
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     values = torch.randn(6, 24, 5, device="cuda")
-    generator = torch.Generator("cuda").manual_seed(0)
+    tokenizer, prior = Tokenizer(config.tokenizer), config.network.prior
+    time = stratified_times(6, torch.Generator("cuda").manual_seed(1))
 
     def loss() -> Tensor:
+        hidden = values > 0
+        tokens, scale = tokenize(
+            tokenizer, values, ~hidden, prior=prior, relations=network.relations
+        )
         return masked_loss(
             network,
-            Tokenizer(config.tokenizer),
+            tokenizer,
             config.diffusion,
+            tokens=tokens,
+            scale=scale,
             values_BTV=values,
-            observed_BTV=torch.ones_like(values, dtype=torch.bool),
-            hidden_BTV=values > 0,
-            time_B=stratified_times(6, generator.manual_seed(1)),
-            input_noise_BTV=None,
+            observed_BTV=torch.ones_like(hidden),
+            hidden_BTV=hidden,
+            time_B=time,
             target_noise_BTV=None,
         )
 
@@ -307,6 +313,8 @@ def test_a_gpu_compiles_the_whole_loss_into_one_graph() -> None:
     compiled = torch.compile(loss, fullgraph=True)
     network.eval()  # the compiler draws other seeds for the dropout
     for expected, got in zip(gradients(loss), gradients(compiled), strict=True):
-        torch.testing.assert_close(got, expected, rtol=3e-2, atol=3e-2 * expected.abs().max())
+        torch.testing.assert_close(
+            got, expected, rtol=3e-2, atol=3e-2 * float(expected.abs().max())
+        )
     network.train()
     assert all(gradient.isfinite().all() for gradient in gradients(compiled))
