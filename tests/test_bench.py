@@ -195,7 +195,7 @@ def test_the_measured_section_of_the_speed_is_that_of_the_results(tmp_path: Path
     root = Path(__file__).parents[1]
     page = tmp_path / "speed.md"
     page.write_text((root / "docs" / "speed.md").read_text())
-    speed_page.update(page, root / "results" / "speed.csv")
+    speed_page.update(page, root / "results")
     assert page.read_text() == (root / "docs" / "speed.md").read_text()
 
 

@@ -1,10 +1,11 @@
-"""The measured section of docs/speed.md, from results/speed.csv.
+"""The measured sections of docs/speed.md, from results/speed.csv and results/parity.csv.
 
 `python -m mdtim.bench.speed_page` writes it anew.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from mdtim.bench.section import read_rows, write_section
 
 BEGIN = "<!-- measured: rendered from results/speed.csv by python -m mdtim.bench.speed_page -->"
 END = "<!-- end of measured -->"
+PARITY = "<!-- parity: rendered from results/parity.csv by python -m mdtim.bench.speed_page -->"
+END_OF_PARITY = "<!-- end of parity -->"
 SWEEPS = {"window length": "window", "variates": "variates"}
 Row = dict[str, str]
 
@@ -71,10 +74,37 @@ def _sweep(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def render_parity(path: Path) -> str:
+    """Validation errors seed by seed, and what a training took: one line a variant."""
+    rows = read_rows(path)
+    seeds = list(dict.fromkeys(row["seed"] for row in rows))
+    names = " | ".join(f"seed {seed}" for seed in seeds)
+    lines = [
+        f"| variant | steps | {names} | mean | seconds | device | commit |",
+        "|---" * (6 + len(seeds)) + "|",
+    ]
+    for variant in dict.fromkeys(row["variant"] for row in rows):
+        own = [row for row in rows if row["variant"] == variant]
+        errors = [float(row["validation_mae"]) for row in own]
+        seconds = statistics.median(float(row["seconds"]) for row in own)
+        lines.append(
+            f"| {variant} | {own[0]['steps']} | {' | '.join(f'{error:.5f}' for error in errors)} | "
+            f"{statistics.mean(errors):.5f} | {seconds:.1f} | {own[0]['device']} | "
+            f"{own[0]['commit']} |"
+        )
+    return "\n".join(lines)
+
+
 def update(page: Path, results: Path) -> None:
-    """Render the section of a page anew."""
-    write_section(page, BEGIN, END, render(results))
+    """Render the sections of a page anew.
+
+    Parameters
+    ----------
+    results : folder of the rows
+    """
+    write_section(page, BEGIN, END, render(results / "speed.csv"))
+    write_section(page, PARITY, END_OF_PARITY, render_parity(results / "parity.csv"))
 
 
 if __name__ == "__main__":
-    update(Path("docs/speed.md"), Path("results/speed.csv"))
+    update(Path("docs/speed.md"), Path("results"))
