@@ -177,6 +177,37 @@ def test_predictions_finer_than_a_bin_get_intervals_finer_than_a_bin() -> None:
     )
 
 
+@given(st.integers(0, 200), st.floats(0.3, 3.0))
+def test_a_mapped_distribution_has_the_mapped_levels_between_its_old_bins_too(
+    seed: int, power: float
+) -> None:
+    distribution = random_distribution(seed)
+    mapped = distribution.mapped(lambda level: level**power)
+    assert mapped.probs.shape == distribution.probs.shape
+    np.testing.assert_allclose(mapped.probs.sum(-1).numpy(), 1, atol=1e-9)
+    # Exact at the edges of the new bins, but for the tails outside of them.
+    edges = mapped.low[:, None] + mapped.step[:, None] * (torch.arange(11) + 0.5)
+    np.testing.assert_allclose(
+        mapped.cdf_at(edges).numpy(), distribution.cdf_at(edges).numpy() ** power, atol=1e-9
+    )
+    assert (mapped.step <= distribution.step).all()
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.8, 0.9])
+def test_sharp_predictions_are_calibrated_inside_a_bin(coverage: float) -> None:
+    # Heavy tails: half of the cells lie much closer to the centre than a bin's even mass says.
+    truth, fresh = (0.02 * x * x.abs() for x in (normal(20_000), normal(20_000, seed=5)))
+    probs = torch.zeros((20_000, 61), dtype=torch.float64)
+    probs[:, 29:32] = torch.tensor([0.1, 0.8, 0.1], dtype=torch.float64)
+    low = torch.full((20_000,), -30.0, dtype=torch.float64)
+    said = BinDistribution(probs, low, torch.ones_like(low))
+    calibration = Calibration.fit(said, truth, places(20_000), 0.15, 1)
+    right = calibration.apply(said, places(20_000))
+    level = right.cdf(fresh)
+    inside = (level - 0.5).abs() <= coverage / 2
+    assert float(inside.double().mean()) == pytest.approx(coverage, abs=0.02)
+
+
 def test_a_perfect_distribution_is_left_alone() -> None:
     perfect = gaussian_bins(20_000, 1.0)
     fitted = Calibration.fit(perfect, normal(20_000), places(20_000), 0.0, 1)

@@ -6,6 +6,7 @@ C cells, K bins, V variates, G masked shares, P knots.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -205,13 +206,15 @@ class Calibration:
         for number, levels in enumerate(self.by_reach):
             own = group == number
             sharp = distribution.take(own).sharpened(self.blur, levels.floor)
-            cumulative = sharp.probs.double().cumsum(-1)
-            level = (cumulative / cumulative[..., -1:]).clamp(0, 1)
-            mapped = levels.apply(level, at.share[own, None].expand(level.shape))
-            mapped = self._of_variates(mapped, at.variate[own])
-            mass = mapped.diff(dim=-1, prepend=torch.zeros_like(mapped[..., :1]))
-            probs[own], low[own], step[own] = mass.to(probs.dtype), sharp.low, sharp.step
+            share, variate = at.share[own, None], at.variate[own]
+            better = sharp.mapped(partial(self._change, levels, share, variate))
+            probs[own], low[own], step[own] = better.probs, better.low, better.step
         return BinDistribution(probs, low, step)
+
+    def _change(self, by: Levels, share_C1: Tensor, variate_C: Tensor, levels_CK: Tensor) -> Tensor:
+        """Map (C, K) levels of cells of one reach."""
+        mapped_CK = by.apply(levels_CK, share_C1.expand(levels_CK.shape))
+        return self._of_variates(mapped_CK, variate_C)
 
     def _of_variates(self, levels_CK: Tensor, variate_C: Tensor) -> Tensor:
         """Map (C, K) levels of cells by the maps of their variates."""

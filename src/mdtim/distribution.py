@@ -7,13 +7,21 @@ mean, spread, quantiles, samples and CRPS below are all exact for that one funct
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mdtim.config import Estimate
+
+_TAIL = 2.5e-4
+"""Mass on either side that needs no bins of its own when they are laid anew."""
+
+
+def _masses(level: Tensor) -> Tensor:
+    """(..., K) masses of bins, from the distribution function at their upper edges."""
+    return level.diff(dim=-1, prepend=torch.zeros_like(level[..., :1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +139,27 @@ class BinDistribution:
         shrink = (wanted / (variance + 1 / 12)).clamp_max(1).sqrt()
         mean = self.low + self.step * center
         return BinDistribution(self.probs, mean + shrink * (self.low - mean), shrink * self.step)
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> BinDistribution:
+        """The distribution whose function is a monotone map of this one's.
+
+        As many bins as before are laid where its mass is: what is sharp becomes finer, and the map
+        holds between the old bins as well.
+
+        Parameters
+        ----------
+        change : (..., P) levels of each cell in [0, 1] to others
+        """
+        count = self.probs.shape[-1]
+        level = self.probs.double().cumsum(-1)
+        level = (level / level[..., -1:]).clamp(0, 1)
+        coarse = BinDistribution(_masses(change(level)), self.low, self.step)
+        low, high = coarse.quantile(_TAIL), coarse.quantile(1 - _TAIL)
+        step = (high - low) / count
+        edge = torch.arange(1, count + 1, device=low.device, dtype=torch.float64)
+        inner = change(self.cdf_at(low[..., None] + step[..., None] * edge))
+        inner[..., -1] = 1.0  # the tails belong to the outermost bins
+        return BinDistribution(_masses(inner).to(self.probs.dtype), low + step / 2, step)
 
     def take(self, chosen: Tensor) -> BinDistribution:
         """Some of the cells."""
