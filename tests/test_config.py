@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from mdtim.config import PRESETS, ModelConfig, NetworkConfig, TokenizerConfig, preset
+from mdtim.windows import every_window
 
 
 def test_paper_presets_follow_the_paper() -> None:
@@ -73,12 +76,17 @@ def test_impossible_settings_are_refused_with_the_value() -> None:
         preset("huge")
 
 
-def test_views_of_the_rows_limit_the_steps() -> None:
+def test_passes_and_views_limit_the_steps() -> None:
     training = preset("base").training
-    assert training.max_views == 768
-    assert training.limited_to(1_000, 48).max_steps == 250, "768 views, 64 * 48 of them a step"
-    assert training.limited_to(1_000, 96).max_steps == 125, "a longer window shows more rows"
-    assert training.limited_to(10**6, 48) == training, "the steps come first"
+    assert (training.max_passes, training.max_views, training.batch_size) == (40, 768, 64)
+    one = np.array([0, 1_000])
+    assert training.limited_to(every_window(one, 48)).max_steps == 250, "768 * 1,000 / (64 * 48)"
+    assert training.limited_to(every_window(one, 96)).max_steps == 125, "a window shows more rows"
+    apart = np.arange(0, 4_801, 48)
+    assert training.limited_to(every_window(apart, 48)).max_steps == 63, "40 * 100 / 64"
+    short = every_window(np.arange(0, 1_201, 12), 48)
+    by_views = replace(training, max_passes=None)
+    assert by_views.limited_to(short).max_steps == 1_200, "nothing is seen past a series' end"
+    assert training.limited_to(every_window(np.array([0, 10**6]), 48)) == training
     endless = preset("small").training
-    assert endless.max_views is None
-    assert endless.limited_to(1, 48) == endless
+    assert endless.limited_to(every_window(one, 48)) == endless

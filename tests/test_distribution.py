@@ -254,7 +254,7 @@ def test_single_cells_and_long_gaps_are_calibrated_apart(far: int) -> None:
     right = calibration.apply(said, at)
     level = right.cdf(truth)
     inside = (level >= 0.05) & (level <= 0.95)
-    assert float(inside[nearest == 1].double().mean()) == pytest.approx(0.9, abs=0.01)
+    assert float(inside[nearest == 1].double().mean()) == pytest.approx(0.9, abs=0.015)
     if far < 200:  # too few to be judged by themselves
         assert calibration.by_reach[2] == calibration.by_reach[1]
     else:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from gpu_cases import needs_cuda
 from mdtim.config import preset
 from mdtim.fitting import new_network
 from mdtim.pretrained import card
@@ -176,3 +177,27 @@ def test_lessons_depend_on_nothing_but_seed_and_step() -> None:
         network.train()
         losses.append([float(trainer._step(0.5)) for _ in range(2)])
     assert losses[0] == losses[1]
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_lessons_of_several_shapes_are_replayed_as_they_are_launched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(school, "RENEWED_EVERY", 2)
+    config = preset("zero-mini").change(width=32, num_heads=2, num_layers=1, max_steps=24)
+    runs = []
+    for replayed in (False, True):
+        network = new_network(config, 1, 0).cuda().train()
+        lessons = School(torch.device("cuda"), 3, SMALL, tables=4)
+        trainer = Trainer(network, config, lessons, 0, replay_steps=replayed)
+        with trainer.stream():
+            losses = []
+            for _ in range(24):
+                losses.append(float(trainer._step(0.5)))
+                trainer.progress.step += 1
+        runs.append((losses, list(network.parameters())))
+        assert not replayed or (trainer.replays and trainer.replays.graphs)
+    assert runs[1][0] == pytest.approx(runs[0][0], rel=1e-3)
+    for one, two in zip(runs[0][1], runs[1][1], strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-2, atol=1e-4)

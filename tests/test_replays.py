@@ -78,6 +78,7 @@ def no_gpu() -> Any:
         patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
 
         def capture(self: Replays[Drawn], kind: Hashable, following: Hashable) -> Any:
+            assert min(self.seen[kind], self.seen[following]) >= 3, "not warm yet"
             graph = Graph(self, kind, following)
             return graph, graph.result
 

@@ -64,14 +64,16 @@ def test_training_and_validation_share_no_row_unless_nothing_can_be_spared(
 
 
 @given(
-    starts=st.lists(st.integers(0, 30), max_size=12),
+    windows=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20)), max_size=12),
     length=st.integers(1, 9),
-    end=st.integers(31, 45),
 )
-def test_rows_in_some_window_are_counted_once(starts: list[int], length: int, end: int) -> None:
-    index = WindowIndex(np.array(starts, int), np.full(len(starts), end), length)
-    rows = {row for start in starts for row in range(start, min(start + length, end))}
-    assert index.num_rows == len(rows)
+def test_rows_are_counted_once_and_as_often_as_they_are_shown(
+    windows: list[tuple[int, int]], length: int
+) -> None:
+    starts, sizes = (np.array([window[i] for window in windows], int) for i in (0, 1))
+    index = WindowIndex(starts, starts + sizes, length)
+    rows = [row for start, size in windows for row in range(start, start + min(size, length))]
+    assert (index.num_rows, index.num_shown) == (len(set(rows)), len(rows))
 
 
 def test_a_cell_counts_for_more_in_the_middle_of_a_window() -> None:

@@ -8,8 +8,11 @@ presets are functions of nothing but their name, and a variant is made with
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
+
+from mdtim.windows import WindowIndex
 
 Prior = Literal["none", "line", "relations", "dynamics"]
 OptimizerName = Literal["adamw", "muon"]
@@ -132,9 +135,12 @@ class TrainingConfig:
     batch_size: int = 256
     max_steps: int = 10_000
     """0 leaves the weights as they are: for a network that comes trained."""
+    max_passes: int | None = None
+    """End after this many passes over the training windows, if that comes first: a small table is
+    soon known by heart."""
     max_views: int | None = None
-    """End when the average step of the series was seen this often, if that comes first: a small
-    table is soon known by heart. A pass over overlapping windows shows a step many times."""
+    """The same by how often the average row was seen: one pass over overlapping windows shows it
+    many times."""
     optimizer: OptimizerName = "adamw"
     """`muon` moves the matrices of the blocks by orthogonalized momentum, the rest by AdamW."""
     learning_rate: float = 3e-4
@@ -157,17 +163,22 @@ class TrainingConfig:
         _require(self.max_steps >= 0, f"max_steps must not be negative, got {self.max_steps}")
         _require(self.validate_every >= 1, f"validate_every must be >= 1: {self.validate_every}")
         _require(0 <= self.ema_decay < 1, f"ema_decay must be in [0, 1), got {self.ema_decay}")
-        _require(
-            self.max_views is None or self.max_views >= 1,
-            f"max_views must be at least 1, or None for no limit: {self.max_views}",
-        )
+        for name in ("max_passes", "max_views"):
+            limit = getattr(self, name)
+            _require(
+                limit is None or limit >= 1,
+                f"{name} must be at least 1, or None for no limit: {limit}",
+            )
 
-    def limited_to(self, num_rows: int, window: int) -> TrainingConfig:
-        """The same with as many steps as `max_views` of so many rows allow."""
-        if self.max_views is None:
-            return self
-        steps = -(-self.max_views * num_rows // (self.batch_size * window))
-        return dataclasses.replace(self, max_steps=min(self.max_steps, steps))
+    def limited_to(self, windows: WindowIndex) -> TrainingConfig:
+        """The same with as many steps as passes over these windows, and views, allow."""
+        limits = [self.max_steps]
+        if self.max_passes is not None:
+            limits.append(math.ceil(self.max_passes * len(windows) / self.batch_size))
+        if self.max_views is not None:
+            shown = windows.num_shown / max(len(windows), 1) * self.batch_size
+            limits.append(math.ceil(self.max_views * windows.num_rows / max(shown, 1)))
+        return dataclasses.replace(self, max_steps=min(limits))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,7 +258,8 @@ class ModelConfig:
             expected = {f.name for f in fields(kind)}
             if set(part) != expected:
                 raise ValueError(
-                    f"config part {name!r} has fields {sorted(part)}, expected {sorted(expected)}"
+                    f"config part {name!r} has fields {sorted(part)}, expected {sorted(expected)}; "
+                    "install the mdtim that wrote it, or fit the model again"
                 )
             # JSON has no tuples.
             parts[name] = kind(
@@ -274,6 +286,7 @@ _LONG: dict[str, Any] = {
     "optimizer": "muon",
     "batch_size": 64,
     "max_steps": 5_000,
+    "max_passes": 40,
     "max_views": 768,
     "warmup_steps": 100,
     "ema_decay": 0.998,

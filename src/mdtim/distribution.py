@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mdtim.config import Estimate
 
-_TAIL = 2.5e-4
+_TAIL = 1e-4
 """Mass on either side that needs no bins of its own when they are laid anew."""
 
 
@@ -101,6 +101,7 @@ class BinDistribution:
         points : (..., P), in the units of the data
         """
         probs = self.probs.double()
+        probs = probs / probs.sum(-1, keepdim=True)
         before = probs.cumsum(-1) - probs
         step = torch.where(self.step > 0, self.step, 1.0)
         position = (points.double() - self.low[..., None]) / step[..., None] + 0.5

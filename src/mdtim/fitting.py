@@ -145,7 +145,7 @@ def fit_network(
         network.learn_relations(read_relations(known, covering, prior))
     ended, progress = "pretrained, not trained on this table", Progress()
     if config.training.max_steps:
-        config = replace(config, training=config.training.limited_to(training.num_rows, window))
+        config = replace(config, training=config.training.limited_to(training))
         trainer = Trainer(network, config, data, seed)
         if checkpoint is not None and checkpoint.exists():
             trainer.resume(checkpoint)

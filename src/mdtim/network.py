@@ -253,7 +253,7 @@ class FactorizedDiT(nn.Module):
             return inputs_BTVI @ weights_VID[0]
         return torch.einsum("btvi,vid->btvd", inputs_BTVI, weights_VID)
 
-    def _inputs(self, tokens: Tokens, width: int) -> Tensor:
+    def _inputs(self, tokens: Tokens, depth: int) -> Tensor:
         """How much of each token a cell is, then what is known of its guesses, then zeros."""
         coordinates_BTV = tokens.coordinates_BTV
         # Between two tokens a cell is some of both. `[MASK]` is 0 and values start at 1, so the
@@ -261,7 +261,7 @@ class FactorizedDiT(nn.Module):
         token_BTV = coordinates_BTV.floor().clamp_max(self.num_bins - 1)
         share_BTV = coordinates_BTV - token_BTV
         inputs_BTVI = coordinates_BTV.new_zeros(
-            (*coordinates_BTV.shape, width), dtype=working_dtype(coordinates_BTV)
+            (*coordinates_BTV.shape, depth), dtype=working_dtype(coordinates_BTV)
         )
         shares_BTV2 = torch.stack([1 - share_BTV, share_BTV], dim=-1).to(inputs_BTVI.dtype)
         index_BTV2 = torch.stack([token_BTV, token_BTV + 1], dim=-1).long()

@@ -14,14 +14,14 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-Exercise = TypeVar("Exercise")
-"""A dataclass of tensors, of others like it, and of None."""
+Made = TypeVar("Made")
+"""An exercise: a dataclass of tensors, of others like it, and of None."""
 
 _WARM_UP = 3
 """Steps of a kind that run as they are, while libraries and allocators settle."""
 
 
-class Replays(Generic[Exercise]):
+class Replays(Generic[Made]):
     """Steps that run as they are at first; then one of each kind is captured, and replayed.
 
     What is captured must not look at the host.
@@ -44,8 +44,8 @@ class Replays(Generic[Exercise]):
         *,
         kind: Callable[[int], Hashable],
         seed: Callable[[int], None],
-        make: Callable[[Hashable], Exercise],
-        learn: Callable[[Exercise], Tensor],
+        make: Callable[[Hashable], Made],
+        learn: Callable[[Made], Tensor],
     ) -> None:
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         # Ahead of the large kernels, or the small ones would wait for each of them.
@@ -55,7 +55,7 @@ class Replays(Generic[Exercise]):
         self.kind, self.seed, self.make, self.learn = kind, seed, make, learn
         self.seen: dict[Hashable, int] = {}
         self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-        self.exercises: dict[Hashable, Exercise] = {}
+        self.exercises: dict[Hashable, Made] = {}
         """Where the graphs read and write the exercise of each kind."""
         self.ready: int | None = None
         """The step whose exercise has been made."""
@@ -63,14 +63,17 @@ class Replays(Generic[Exercise]):
     def run(self, step: int) -> Tensor:
         """Run one step and return its result, which the next step may overwrite."""
         kind = self.kind(step)
-        if self.ready != step:
+        self.seen[kind] = self.seen.get(kind, 0) + 1
+        if self.ready == step:
+            exercise = self.exercises[kind]
+        else:
             self.seed(step)
             exercise = self.make(kind)
-            self.seen[kind] = self.seen.get(kind, 0) + 1
-            if self.seen[kind] <= _WARM_UP:
-                return self.learn(exercise)
-            self._keep(kind, exercise)
         following = self.kind(step + 1)
+        if self.seen[kind] <= _WARM_UP or self.seen.get(following, 0) < _WARM_UP:
+            return self.learn(exercise)
+        if self.ready != step:
+            self._keep(kind, exercise)
         if following not in self.exercises:  # the graph needs a place to put it
             self.seed(step + 1)
             self._keep(following, self.make(following))
@@ -82,7 +85,7 @@ class Replays(Generic[Exercise]):
         self.ready = step + 1
         return result
 
-    def _keep(self, kind: Hashable, exercise: Exercise) -> None:
+    def _keep(self, kind: Hashable, exercise: Made) -> None:
         """Put an exercise where the graphs read it."""
         if kind in self.exercises:
             _copy(exercise, self.exercises[kind])

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -191,9 +191,19 @@ class Trainer:
         self.network.eval()
         return reason
 
-    def stream(self) -> AbstractContextManager[object]:
-        """The stream that steps are captured on; what runs beside them must keep their order."""
-        return nullcontext() if self.replays is None else torch.cuda.stream(self.replays.stream)
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """The stream that steps are captured on, in order with what comes before and after."""
+        if self.replays is None:
+            yield
+            return
+        caller, own = torch.cuda.current_stream(self.device), self.replays.stream
+        own.wait_stream(caller)
+        try:
+            with torch.cuda.stream(own):
+                yield
+        finally:
+            caller.wait_stream(own)
 
     def _lost(self, loss: RankLost, checkpoint: Path | None) -> RankLost:
         """Save what there is, and say how to go on."""

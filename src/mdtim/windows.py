@@ -38,10 +38,23 @@ class WindowIndex:
         >>> every_window(np.array([0, 9]), 4).num_rows
         9
         """
+        if not len(self):
+            return 0
         order = np.argsort(self.starts, kind="stable")
-        starts, sizes = self.starts[order], np.minimum(self.ends - self.starts, self.length)[order]
-        to_next = np.diff(starts, append=np.iinfo(np.int64).max)
-        return int(np.minimum(sizes, to_next).sum())
+        starts = self.starts[order]
+        stops = np.maximum.accumulate(starts + self._sizes()[order])
+        new = stops - np.maximum(starts, np.concatenate([starts[:1], stops[:-1]]))
+        return int(np.maximum(new, 0).sum())
+
+    @property
+    def num_shown(self) -> int:
+        """Rows of all windows, each counted as often as it is in one."""
+        return int(self._sizes().sum())
+
+    def _sizes(self) -> IntArray:
+        """(W,) rows of each window."""
+        sizes: IntArray = np.minimum(self.ends - self.starts, self.length)
+        return sizes
 
     def take(self, which: IntArray | Sequence[int]) -> WindowIndex:
         """Return the chosen windows, in that order."""

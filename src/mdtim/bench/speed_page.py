@@ -75,22 +75,25 @@ def _sweep(rows: Sequence[Row]) -> list[str]:
 
 
 def render_parity(path: Path) -> str:
-    """Validation errors seed by seed, and what a training took: one line a variant."""
+    """Validation errors by seed, and what a training took: one line a variant and run."""
     rows = read_rows(path)
-    seeds = list(dict.fromkeys(row["seed"] for row in rows))
+    seeds = sorted({row["seed"] for row in rows})
     names = " | ".join(f"seed {seed}" for seed in seeds)
     lines = [
         f"| variant | steps | {names} | mean | seconds | device | commit |",
         "|---" * (6 + len(seeds)) + "|",
     ]
-    for variant in dict.fromkeys(row["variant"] for row in rows):
-        own = [row for row in rows if row["variant"] == variant]
-        errors = [float(row["validation_mae"]) for row in own]
+    runs: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("variant", "steps", "device", "commit"))
+        runs.setdefault(key, []).append(row)
+    for (variant, steps, device, commit), own in runs.items():
+        errors = {row["seed"]: float(row["validation_mae"]) for row in own}
+        cells = " | ".join(f"{errors[seed]:.5f}" if seed in errors else "–" for seed in seeds)
         seconds = statistics.median(float(row["seconds"]) for row in own)
         lines.append(
-            f"| {variant} | {own[0]['steps']} | {' | '.join(f'{error:.5f}' for error in errors)} | "
-            f"{statistics.mean(errors):.5f} | {seconds:.1f} | {own[0]['device']} | "
-            f"{own[0]['commit']} |"
+            f"| {variant} | {steps} | {cells} | {statistics.mean(errors.values()):.5f} | "
+            f"{seconds:.1f} | {device} | {commit} |"
         )
     return "\n".join(lines)
 
