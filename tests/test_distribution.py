@@ -277,6 +277,19 @@ def test_every_variate_gets_intervals_that_cover_what_they_promise() -> None:
             assert share == pytest.approx(coverage, abs=0.03)
 
 
+def test_a_map_that_does_not_hold_for_other_cells_is_left_out() -> None:
+    cell = torch.arange(8_000)
+    variate = cell % 2
+    # The second is easy in one half of the table and hard in the other.
+    turning = torch.where(cell < 4_000, 0.3, 2.0)
+    truth = normal(8_000) * torch.where(variate == 0, 0.5, turning)
+    at = places(8_000, variate=variate)
+    calibration = Calibration.fit(gaussian_bins(8_000, 1.0), truth, at, 0.0, 2)
+    nothing = LevelMap.none(Calibration.KNOTS)
+    assert calibration.by_variate[0] != nothing
+    assert calibration.by_variate[1] == nothing
+
+
 def test_a_calibration_survives_json() -> None:
     none_of_the_second = places(2_000)
     calibration = Calibration.fit(

@@ -5,7 +5,7 @@ C cells, K bins, V variates, G masked shares, P knots.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -33,6 +33,10 @@ class Places:
     """(C,) steps to the nearest visible cell of the variate; infinite where there is none."""
     variate: Tensor
     """(C,) int64."""
+
+    def take(self, chosen: Tensor) -> Places:
+        """Some of the cells."""
+        return Places(self.share[chosen], self.nearest[chosen], self.variate[chosen])
 
 
 @dataclass(frozen=True)
@@ -148,13 +152,16 @@ class Calibration:
     """Of a variate's map."""
     DOUBT: ClassVar[float] = 500.0
     """Of a variate's map, see :meth:`LevelMap.fit`."""
+    JUDGED_CELLS: ClassVar[int] = 20_000
+    """On about so many it is decided which variates get a map."""
 
     blur: float
     """Variance that the labels add, in bins²."""
     by_reach: tuple[Levels, ...]
     """One for each group of cells, see :func:`reach_group`."""
     by_variate: tuple[LevelMap, ...]
-    """(V,) what is left to be corrected: little, where a variate has few cells to tell."""
+    """(V,) what is left to be corrected: little where a variate has few cells to tell, nothing
+    where it would not help."""
 
     @classmethod
     def fit(
@@ -185,12 +192,44 @@ class Calibration:
             sharp = distribution.take(own).sharpened(blur, found.floor)
             levels[own] = found.apply(sharp.cdf(truth[own]), at.share[own].double())
             by_reach.append(found)
-        by_variate = []
-        for variate in range(num_variates):
-            own = levels[at.variate == variate]
-            nothing = LevelMap.none(cls.KNOTS)
-            by_variate.append(LevelMap.fit(own, cls.KNOTS, cls.DOUBT) if len(own) else nothing)
-        return cls(blur, tuple(by_reach), tuple(by_variate))
+        nothing = LevelMap.none(cls.KNOTS)
+        plain = cls(blur, tuple(by_reach), (nothing,) * num_variates)
+        helps = plain._helped(distribution, truth, at, levels)
+        maps = plain._variate_maps(levels, at.variate)
+        kept = (own if help_ else nothing for own, help_ in zip(maps, helps, strict=True))
+        return replace(plain, by_variate=tuple(kept))
+
+    def _variate_maps(self, levels: Tensor, variate: Tensor) -> tuple[LevelMap, ...]:
+        """A map for each variate, from the levels of its cells."""
+        maps = []
+        for number, nothing in enumerate(self.by_variate):
+            own = levels[variate == number]
+            maps.append(LevelMap.fit(own, self.KNOTS, self.DOUBT) if len(own) else nothing)
+        return tuple(maps)
+
+    def _helped(
+        self, distribution: BinDistribution, truth: Tensor, at: Places, levels: Tensor
+    ) -> list[bool]:
+        """Which variates a map of their own helps: fitted to one half of the cells, on the other.
+
+        A column that is mostly one value, as rain is, or that changes with the season, can be
+        better off without.
+        """
+        first = torch.arange(len(truth), device=truth.device) < len(truth) // 2
+        gain_V = torch.zeros(len(self.by_variate), dtype=torch.float64, device=truth.device)
+        # Not every tenth: cells come variate by variate.
+        mixed = torch.randperm(len(truth), generator=torch.Generator().manual_seed(0))
+        some = mixed[: self.JUDGED_CELLS].sort().values.to(truth.device)
+        for fitted in (first, ~first):
+            judged = some[~fitted[some]]
+            maps = self._variate_maps(levels[fitted], at.variate[fitted])
+            said, places = distribution.take(judged), at.take(judged)
+            without, with_maps = (
+                calibration.apply(said, places).crps(truth[judged])
+                for calibration in (self, replace(self, by_variate=maps))
+            )
+            gain_V.index_add_(0, places.variate, without - with_maps)
+        return (gain_V > 0).tolist()
 
     def apply(self, distribution: BinDistribution, at: Places) -> BinDistribution:
         """Sharpen, then map every cumulative probability to the share that validation saw below it.
