@@ -153,7 +153,7 @@ class Calibration:
     DOUBT: ClassVar[float] = 500.0
     """Of a variate's map, see :meth:`LevelMap.fit`."""
     JUDGED_CELLS: ClassVar[int] = 20_000
-    """On about so many it is decided which variates get a map."""
+    """At most so many decide which variates get a map."""
 
     blur: float
     """Variance that the labels add, in bins²."""
@@ -194,10 +194,10 @@ class Calibration:
             by_reach.append(found)
         nothing = LevelMap.none(cls.KNOTS)
         plain = cls(blur, tuple(by_reach), (nothing,) * num_variates)
-        helps = plain._helped(distribution, truth, at, levels)
+        helped = plain._helped(distribution, truth, at, levels)
         maps = plain._variate_maps(levels, at.variate)
-        kept = (own if help_ else nothing for own, help_ in zip(maps, helps, strict=True))
-        return replace(plain, by_variate=tuple(kept))
+        kept = tuple(one if use else nothing for one, use in zip(maps, helped, strict=True))
+        return replace(plain, by_variate=kept)
 
     def _variate_maps(self, levels: Tensor, variate: Tensor) -> tuple[LevelMap, ...]:
         """A map for each variate, from the levels of its cells."""
@@ -217,7 +217,7 @@ class Calibration:
         """
         first = torch.arange(len(truth), device=truth.device) < len(truth) // 2
         gain_V = torch.zeros(len(self.by_variate), dtype=torch.float64, device=truth.device)
-        # Not every tenth: cells come variate by variate.
+        # Drawn, not every tenth: the variates take turns, and a stride could miss some.
         mixed = torch.randperm(len(truth), generator=torch.Generator().manual_seed(0))
         some = mixed[: self.JUDGED_CELLS].sort().values.to(truth.device)
         for fitted in (first, ~first):

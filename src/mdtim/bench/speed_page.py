@@ -1,6 +1,6 @@
 """The measured sections of docs/speed.md, from results/speed.csv and results/parity.csv.
 
-`python -m mdtim.bench.speed_page` writes it anew.
+`python -m mdtim.bench.speed_page` writes them anew.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ def _sweep(rows: Sequence[Row]) -> list[str]:
 
 
 def render_parity(path: Path) -> str:
-    """Validation errors by seed, and what a training took: one line a variant and run."""
+    """Validation errors by seed: one line a variant and run."""
     rows = read_rows(path)
     seeds = sorted({row["seed"] for row in rows})
     names = " | ".join(f"seed {seed}" for seed in seeds)
     lines = [
-        f"| variant | steps | {names} | mean | seconds | device | commit |",
-        "|---" * (6 + len(seeds)) + "|",
+        f"| variant | steps | {names} | mean | device | commit |",
+        "|---" * (5 + len(seeds)) + "|",
     ]
     runs: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
@@ -90,11 +90,8 @@ def render_parity(path: Path) -> str:
     for (variant, steps, device, commit), own in runs.items():
         errors = {row["seed"]: float(row["validation_mae"]) for row in own}
         cells = " | ".join(f"{errors[seed]:.5f}" if seed in errors else "–" for seed in seeds)
-        seconds = statistics.median(float(row["seconds"]) for row in own)
-        lines.append(
-            f"| {variant} | {steps} | {cells} | {statistics.mean(errors.values()):.5f} | "
-            f"{seconds:.1f} | {device} | {commit} |"
-        )
+        mean = statistics.mean(errors.values())
+        lines.append(f"| {variant} | {steps} | {cells} | {mean:.5f} | {device} | {commit} |")
     return "\n".join(lines)
 
 
