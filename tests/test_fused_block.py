@@ -308,7 +308,7 @@ def test_a_gpu_compiles_the_whole_loss_into_one_graph() -> None:
     def gradients(run: Callable[[], Tensor]) -> list[Tensor]:
         with torch.autocast("cuda", torch.bfloat16):
             value = run()
-        return [value, *torch.autograd.grad(value, list(network.parameters()))]
+        return [value.detach(), *torch.autograd.grad(value, list(network.parameters()))]
 
     compiled = torch.compile(loss, fullgraph=True)
     network.eval()  # the compiler draws other seeds for the dropout

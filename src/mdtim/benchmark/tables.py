@@ -127,6 +127,7 @@ def _ablation(rows: Sequence[TextRow]) -> list[str]:
     header = [f"{pattern} {rate:.0%}" for pattern, rate in product(PATTERNS, RATES)]
     return [
         "Each line changes one thing; *cost*: its error over that of everything, geometric mean.",
+        "All are of the large size but the pretrained one, and trained for 384 views of a row.",
         "",
         *table(["variant", *header, "cost"], body),
     ]
