@@ -84,11 +84,12 @@ def methods(mae: float) -> tuple[MethodScore, ...]:
     )
 
 
+CALIBRATION = tuple(CalibrationPoint(level, level**1.1) for level in CALIBRATION_LEVELS)
 EVALUATION = Evaluation(
     share_hidden=0.1,
     num_hidden=1234,
     rows=methods(0.2134),
-    columns=(ColumnScore(HOSTILE, 1234, methods(0.1)),),
+    columns=(ColumnScore(HOSTILE, 1234, methods(0.1), CALIBRATION, 0.01),),
     gap_lengths=(GapLengthScore(1, 1, 34, methods(0.1)), GapLengthScore(5, 8, 1200, methods(0.3))),
-    calibration=tuple(CalibrationPoint(level, level**1.1) for level in CALIBRATION_LEVELS),
+    calibration=CALIBRATION,
 )

@@ -277,6 +277,23 @@ def test_every_variate_gets_intervals_that_cover_what_they_promise() -> None:
             assert share == pytest.approx(coverage, abs=0.03)
 
 
+def test_a_column_of_one_value_does_not_narrow_the_intervals_of_the_others() -> None:
+    variate = torch.arange(6_000) % 2
+    at = places(6_000, variate=variate)
+    truth = normal(6_000)
+    truth[(variate == 1) & (torch.arange(6_000) % 10 > 1)] = 0.0
+    said = gaussian_bins(6_000, 1.0)
+    alone, both = (
+        Calibration.fit(said.take(chosen), truth[chosen], at.take(chosen), 0.0, 2)
+        for chosen in (variate == 0, variate >= 0)
+    )
+    assert both.by_reach == alone.by_reach
+    # Where there is no other column, it speaks for itself.
+    chosen = variate == 1
+    only = Calibration.fit(said.take(chosen), truth[chosen], at.take(chosen), 0.0, 2)
+    assert only.by_reach != alone.by_reach
+
+
 def test_a_map_that_does_not_hold_for_other_cells_is_left_out() -> None:
     cell = torch.arange(8_000)
     variate = cell % 2

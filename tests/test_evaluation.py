@@ -76,6 +76,12 @@ def test_the_calibration_curve_rises_and_holds_the_coverage_of_the_scores(
     assert 0 < covered[0] < covered[-1] <= 1
     by_level = {point.level: point.covered for point in scores.calibration}
     assert by_level[0.9] == scores.rows[0].coverage90
+    for number, point in enumerate(scores.calibration):
+        of_columns = [
+            (column.num_hidden, column.calibration[number].covered) for column in scores.columns
+        ]
+        inside = sum(count * covered for count, covered in of_columns)
+        assert inside == pytest.approx(scores.num_hidden * point.covered)
 
 
 def test_the_score_of_linear_interpolation_is_that_of_pandas(gappy: np.ndarray) -> None:

@@ -137,13 +137,25 @@ class Levels:
         return mapped
 
 
+def _varied(truth: Tensor, variate: Tensor, num_variates: int) -> Tensor:
+    """(C,) cells of variates that are not mostly one value; all if there are no others."""
+    varies_V = torch.ones(num_variates, dtype=torch.bool, device=truth.device)
+    for number in range(num_variates):
+        _, counts = torch.unique(truth[variate == number], return_counts=True)
+        varies_V[number] = 2 * counts.max() <= counts.sum() if len(counts) else True
+    varied = varies_V[variate]
+    return varied if varied.any() else torch.ones_like(varied)
+
+
 @dataclass(frozen=True)
 class Calibration:
     """What makes distributions sharp and their intervals cover what they promise.
 
     Soft labels teach a network to blur what it knows; that blur is known and taken away again.
     Then come monotone maps of probabilities: first for single missing cells and long gaps apart,
-    then for each variate.
+    then for each variate. Variates that are mostly one value, as rain is, have no say in the
+    first: where nearly every truth is one point, all levels are the same, and would make the
+    intervals of the others too narrow.
     """
 
     MIN_CELLS: ClassVar[int] = 200
@@ -182,12 +194,13 @@ class Calibration:
         blur : variance that the labels add, in bins²
         """
         group = reach_group(at.nearest)
+        varied = _varied(truth, at.variate, num_variates)
         levels = torch.empty_like(truth)
         by_reach = []
         for number in range(len(REACH) + 1):
             own = group == number
             # A group with few cells is judged with all.
-            seen = own if int(own.sum()) >= cls.MIN_CELLS else torch.ones_like(own)
+            seen = own & varied if int((own & varied).sum()) >= cls.MIN_CELLS else varied
             found = Levels.fit(distribution.take(seen), truth[seen], at.share[seen], blur)
             sharp = distribution.take(own).sharpened(blur, found.floor)
             levels[own] = found.apply(sharp.cdf(truth[own]), at.share[own].double())

@@ -44,6 +44,10 @@ class ColumnScore:
     num_hidden: int
     rows: tuple[MethodScore, ...]
     """The model first."""
+    calibration: tuple[CalibrationPoint, ...]
+    commonest: float
+    """Share of the known cells that have the column's most frequent value. An interval that holds
+    it covers so much at least, whatever it promises."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,13 @@ def score(panel: Panel, hidden: BoolArray, cells: Cells, share: float) -> Evalua
     """
     fills = _ScoredFills.of(panel, hidden, cells)
     columns = tuple(
-        ColumnScore(name, int(own.sum()), fills.scores(own))
+        ColumnScore(
+            name,
+            int(own.sum()),
+            fills.scores(own),
+            fills.calibration(own),
+            commonest_share(panel.values[:, variate]),
+        )
         for variate, name in enumerate(panel.variates)
         if (own := fills.variates == variate).any()
     )
@@ -149,13 +159,27 @@ def score(panel: Panel, hidden: BoolArray, cells: Cells, share: float) -> Evalua
         for shortest, longest in length_groups(length)
         if (own := (length >= shortest) & (length <= longest)).any()
     )
-    calibration = tuple(
-        CalibrationPoint(level, float(fills.inside(level).mean())) for level in CALIBRATION_LEVELS
-    )
     everything = np.ones(len(fills.rows), dtype=bool)
     return Evaluation(
-        share, len(fills.rows), fills.scores(everything), columns, by_length, calibration
+        share,
+        len(fills.rows),
+        fills.scores(everything),
+        columns,
+        by_length,
+        fills.calibration(everything),
     )
+
+
+def commonest_share(column: FloatArray) -> float:
+    """Share of the known values of a column that are its most frequent one.
+
+    Examples
+    --------
+    >>> commonest_share(np.array([0.0, 0.0, 0.0, 2.5, np.nan]))
+    0.75
+    """
+    _, counts = np.unique(column[~np.isnan(column)], return_counts=True)
+    return float(counts.max() / counts.sum()) if len(counts) else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,16 +213,22 @@ class _ScoredFills:
         crps = distribution.crps(known).numpy() / std
         return cls(rows, variates, errors, crps, distribution, known)
 
-    def inside(self, level: float) -> BoolArray:
-        """(M,) True where the truth lies in the model's central interval of that level."""
+    @cached_property
+    def inside(self) -> dict[float, BoolArray]:
+        """Level → (M,) True where the truth lies in the model's central interval of that level."""
+        return {level: self._inside(level) for level in CALIBRATION_LEVELS}
+
+    def _inside(self, level: float) -> BoolArray:
         lower, upper = (self.distribution.quantile(0.5 + side * level / 2) for side in (-1, 1))
         inside: BoolArray = ((self.truth >= lower) & (self.truth <= upper)).numpy()
         return inside
 
-    @cached_property
-    def inside90(self) -> BoolArray:
-        """(M,) True where the truth lies in the model's 90 % interval."""
-        return self.inside(0.9)
+    def calibration(self, own: BoolArray) -> tuple[CalibrationPoint, ...]:
+        """Coverage of the model's intervals over the cells of a mask."""
+        return tuple(
+            CalibrationPoint(level, float(inside[own].mean()))
+            for level, inside in self.inside.items()
+        )
 
     def scores(self, own: BoolArray) -> tuple[MethodScore, ...]:
         """Scores of every method over the cells of a mask."""
@@ -207,7 +237,7 @@ class _ScoredFills:
             zero, of_model = np.zeros_like(error), name == "mdtim"
             mae = metrics.mae(zero, error, own)
             crps = float(self.crps[own].mean()) if of_model else mae
-            covered = float(self.inside90[own].mean()) if of_model else None
+            covered = float(self.inside[0.9][own].mean()) if of_model else None
             rows.append(MethodScore(name, mae, metrics.rmse(zero, error, own), crps, covered))
         return tuple(rows)
 

@@ -16,8 +16,8 @@ MEASURED = "<!-- measured: rendered from results/file.csv by python -m mdtim.ben
 MEASURED_END = "<!-- end of measured -->"
 NETWORKS = ("zero-mini", "zero-base")
 HEADER = (
-    "| file | method | steps | window | MAE | CRPS | inside 50 / 80 / 90 / 95 % | seconds | "
-    "device | load | commit |"
+    "| file | method | steps | window | MAE | CRPS | inside 50 / 80 / 90 / 95 % | "
+    "50 %, all columns | seconds | device | load | commit |"
 )
 
 
@@ -52,11 +52,12 @@ def render_files(path: Path) -> str:
             seen.add(row["case"])
         inside = [row[f"cover{level}"] for level in (50, 80, 90, 95)]
         covered = " / ".join(f"{100 * float(one):.1f}" for one in inside if one) or "–"
+        everywhere = f"{100 * float(row['cover50_all']):.1f}" if row["cover50_all"] else "–"
         seconds = row["seconds"] if float(row["seconds"]) else "–"
         lines.append(
             f"| {row['case']} | {row['method']} | {row['steps']} | {row['window']} | "
-            f"{row['mae']} | {row['crps']} | {covered} | {seconds} | {row['device']} | "
-            f"{row['load']} | {row['commit']} |"
+            f"{row['mae']} | {row['crps']} | {covered} | {everywhere} | {seconds} | "
+            f"{row['device']} | {row['load']} | {row['commit']} |"
         )
     return "\n".join(lines)
 
