@@ -23,11 +23,13 @@ def test_visible_values_land_in_minus_one_to_one(seed: int) -> None:
     assert x[visible].abs().max() <= 1 + 1e-5
 
 
-@given(st.integers(0, 100))
-def test_the_scale_never_looks_at_what_is_not_visible(seed: int) -> None:
-    values, visible = batch(seed)
+@given(st.integers(0, 100), st.sampled_from([None, 1.5]), st.sampled_from([0.1, 0.6]))
+def test_the_scale_never_looks_at_what_is_not_visible(
+    seed: int, reach: float | None, share: float
+) -> None:
+    values, visible = batch(seed, share)
     poisoned = torch.where(visible, values, torch.full_like(values, 1e9))
-    one, two = window_scale(values, visible, 0.05), window_scale(poisoned, visible, 0.05)
+    one, two = (window_scale(x, visible, 0.05, reach=reach) for x in (values, poisoned))
     assert torch.equal(one.center_B1V, two.center_B1V)
     assert torch.equal(one.half_B1V, two.half_B1V)
     assert torch.equal(one.level_BV3(), two.level_BV3())
@@ -49,6 +51,37 @@ def test_few_visible_cells_do_not_make_a_narrow_window() -> None:
     assert half.tolist() == [1.0, 0.25, pytest.approx(1 / 36)]
     wide = window_scale(torch.randn(1, 6, 3) * 50, visible[None], 0.05, scarcity=1.0).half_B1V
     assert wide[0, 0, 2] > 1
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.sampled_from([-3.0, 0.2]))
+def test_the_hidden_ends_of_a_slope_fit_the_output_grid(
+    left: int, right: int, slope: float
+) -> None:
+    steps = torch.arange(24.0)
+    values = (slope * steps)[None, :, None]
+    visible = ((steps >= left) & (steps < 24 - right))[None, :, None]
+    if int(visible.sum()) < 4:
+        return
+    x = window_scale(values, visible, 0.05, reach=1.5).normalize(values)
+    # Both ends together may ask for more than the widest that is allowed.
+    span = int(visible.sum()) - 1
+    asked = 1 + 2 * max(left, right) / span
+    assert float(x.abs().max()) <= max(1.3, asked / 4) + 1e-4
+    if asked < 1.3:
+        whole = window_scale(values, visible, 0.05)
+        torch.testing.assert_close(x, whole.normalize(values))
+
+
+def test_noise_is_not_continued() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn((200, 48, 1), generator=generator)
+    visible = (torch.arange(48) < 40)[None, :, None].expand(values.shape)
+    plain, extended = (window_scale(values, visible, 0.05, reach=r).half_B1V for r in (None, 1.5))
+    assert float((extended / plain).mean()) < 1.15
+    visible = torch.rand(values.shape, generator=generator) < 0.5
+    visible[:, [0, -1]] = True
+    plain, extended = (window_scale(values, visible, 0.05, reach=r).half_B1V for r in (None, 1.5))
+    assert torch.equal(plain, extended)
 
 
 @given(st.floats(-1, 1), st.integers(0, 10))

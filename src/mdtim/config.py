@@ -39,6 +39,9 @@ class TokenizerConfig:
     scarcity: float = 0.0
     """Where n cells of a window and variate are visible, half of its range is at least this over
     n², in the same units: few cells do not tell how far away the others lie."""
+    extended: bool = True
+    """Widen the range where what is visible, continued straight at its ends, would leave the output
+    grid: a hidden end of a slope lies far outside of the rest."""
 
     def __post_init__(self) -> None:
         _require(self.num_bins >= 2, f"num_bins must be at least 2, got {self.num_bins}")
@@ -339,6 +342,7 @@ def preset(name: str) -> ModelConfig:
             interpolated=False,
             # The paper names no smallest range; this only keeps flat windows finite.
             min_range=1e-3,
+            extended=False,
             level_conditioning=False,
             prior="none",
             matched_time=False,

@@ -74,7 +74,8 @@ def tokenize(
     values_BTV = values_BTV.clamp(-ABSURD, ABSURD)
     if scale is None:
         config = tokenizer.config
-        scale = window_scale(values_BTV, visible_BTV, config.min_range, config.scarcity)
+        reach = config.output_range if config.extended else None
+        scale = window_scale(values_BTV, visible_BTV, config.min_range, config.scarcity, reach)
     x_BTV = torch.where(visible_BTV, scale.normalize(values_BTV), 0.0)
     if time_B is None:
         time_B = 1 - visible_BTV.to(values_BTV.dtype).mean((1, 2))

@@ -40,8 +40,18 @@ class WindowScale:
         return torch.stack([part.squeeze(1) for part in parts], dim=-1)
 
 
+HEADROOM = 0.2
+"""Between a straight continuation and the end of the output grid, in window units."""
+MAX_EXTENSION = 4.0
+"""What is beyond is no slope, but a jump between two neighbours."""
+
+
 def window_scale(
-    values_BTV: Tensor, visible_BTV: Tensor, min_range: float, scarcity: float = 0.0
+    values_BTV: Tensor,
+    visible_BTV: Tensor,
+    min_range: float,
+    scarcity: float = 0.0,
+    reach: float | None = None,
 ) -> WindowScale:
     """Instance-adaptive normalization from visible cells only.
 
@@ -51,6 +61,8 @@ def window_scale(
     visible_BTV : bool, True where the network may look
     min_range : smallest max - min, in units of the training std
     scarcity : smallest (max - min) / 2 times the square of the number of visible cells
+    reach : end of the output grid, in window units, within which the ends of what is visible must
+        fit when they are continued straight; None if they need not
     """
     infinity = torch.full((), torch.inf, dtype=values_BTV.dtype, device=values_BTV.device)
     low = torch.where(visible_BTV, values_BTV, infinity).amin(dim=1, keepdim=True)
@@ -62,7 +74,30 @@ def window_scale(
     if scarcity:
         half = torch.maximum(half, scarcity / count_B1V.clamp_min(1).to(half.dtype) ** 2)
     half = torch.where(empty, 1.0, half)
+    if reach is not None:
+        x_BTV = (values_BTV - center) / half
+        ends = (_continued(x_BTV, visible_BTV), _continued(x_BTV.flip(1), visible_BTV.flip(1)))
+        wanted = torch.maximum(*ends) / (reach - HEADROOM)
+        half = torch.where(empty, half, half * wanted.clamp(1.0, MAX_EXTENSION))
     return WindowScale(center, half, empty)
+
+
+def _continued(x_BTV: Tensor, visible_BTV: Tensor) -> Tensor:
+    """(B, 1, V) how far from 0 the last step lies on a straight line from the last visible cell.
+
+    The line looks back as far as it has to reach ahead, so that noise does not turn it.
+    """
+    num_steps = x_BTV.shape[1]
+    step_T1 = torch.arange(num_steps, device=x_BTV.device)[:, None]
+    last_B1V = torch.where(visible_BTV, step_T1, 0).amax(dim=1, keepdim=True)
+    first_B1V = torch.where(visible_BTV, step_T1, num_steps - 1).amin(dim=1, keepdim=True)
+    ahead_B1V = num_steps - 1 - last_B1V
+    far_enough = visible_BTV & (step_T1 <= last_B1V - ahead_B1V.clamp_min(1))
+    back_B1V = torch.where(far_enough, step_T1, -1).amax(dim=1, keepdim=True)
+    back_B1V = torch.where(back_B1V < 0, first_B1V, back_B1V)
+    x_last, x_back = x_BTV.gather(1, last_B1V), x_BTV.gather(1, back_B1V)
+    slope = (x_last - x_back) / (last_B1V - back_B1V).clamp_min(1)
+    return (x_last + slope * ahead_B1V).abs()
 
 
 class Tokenizer:

@@ -98,6 +98,7 @@ ABLATIONS: dict[str, tuple[str, str]] = {
     "one drawn token, ten draws": ("mdtim", f"{_SHORT}+interpolated=False+num_draws=10"),
     "no level conditioning": ("mdtim", f"{_SHORT}+level_conditioning=False"),
     "no smallest range": ("mdtim", f"{_SHORT}+min_range=0.001"),
+    "range not extended": ("mdtim", f"{_SHORT}+extended=False"),
     "time not matched": ("mdtim", f"{_SHORT}+matched_time=False"),
     "uniform masks only": ("mdtim", f"{_SHORT}+mixed_masks=False"),
     "constant learning rate": ("mdtim", f"{_SHORT}+cosine=False"),
