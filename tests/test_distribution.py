@@ -129,13 +129,13 @@ def normal(count: int, seed: int = 0) -> torch.Tensor:
 def places(
     count: int,
     share: torch.Tensor | None = None,
-    nearest: torch.Tensor | None = None,
+    gap: torch.Tensor | None = None,
     variate: torch.Tensor | None = None,
 ) -> Places:
     """Cells that differ in nothing but what is given."""
     return Places(
         torch.zeros(count) if share is None else share,
-        torch.ones(count) if nearest is None else nearest,
+        torch.ones(count) if gap is None else gap,
         torch.zeros(count, dtype=torch.int64) if variate is None else variate,
     )
 
@@ -211,7 +211,7 @@ def test_sharp_predictions_are_calibrated_inside_a_bin(coverage: float) -> None:
 def test_a_perfect_distribution_is_left_alone() -> None:
     perfect = gaussian_bins(20_000, 1.0)
     fitted = Calibration.fit(perfect, normal(20_000), places(20_000), 0.0, 1)
-    (calibration,) = set(fitted.by_reach)
+    (calibration,) = set(fitted.by_gap)
     levels = torch.linspace(0, 1, 101, dtype=torch.float64)
     mapped = calibration.apply(levels, torch.zeros_like(levels))
     np.testing.assert_allclose(mapped.numpy(), levels.numpy(), atol=0.02)
@@ -243,22 +243,22 @@ def test_calibration_follows_the_masked_share_of_the_window() -> None:
 
 
 @pytest.mark.parametrize("far", [30, 3_000])
-def test_single_cells_and_long_gaps_are_calibrated_apart(far: int) -> None:
-    nearest = torch.ones(9_000)
-    nearest[-far:] = torch.inf
-    at = places(9_000, nearest=nearest)
+def test_single_cells_and_open_ends_are_calibrated_apart(far: int) -> None:
+    gap = torch.ones(9_000)
+    gap[-far:] = torch.inf
+    at = places(9_000, gap=gap)
     # Sure of the far cells, though they are hard.
-    truth = normal(9_000) * torch.where(nearest > 1, 3.0, 0.5)
+    truth = normal(9_000) * torch.where(gap > 1, 3.0, 0.5)
     said = gaussian_bins(9_000, 1.0)
     calibration = Calibration.fit(said, truth, at, 0.0, 1)
     right = calibration.apply(said, at)
     level = right.cdf(truth)
     inside = (level >= 0.05) & (level <= 0.95)
-    assert float(inside[nearest == 1].double().mean()) == pytest.approx(0.9, abs=0.015)
+    assert float(inside[gap == 1].double().mean()) == pytest.approx(0.9, abs=0.015)
     if far < 200:  # too few to be judged by themselves
-        assert calibration.by_reach[2] == calibration.by_reach[1]
+        assert calibration.by_gap[3] == calibration.by_gap[2]
     else:
-        assert float(inside[nearest > 1].double().mean()) == pytest.approx(0.9, abs=0.02)
+        assert float(inside[gap > 1].double().mean()) == pytest.approx(0.9, abs=0.02)
 
 
 def test_every_variate_gets_intervals_that_cover_what_they_promise() -> None:
@@ -287,11 +287,11 @@ def test_a_column_of_one_value_does_not_narrow_the_intervals_of_the_others() -> 
         Calibration.fit(said.take(chosen), truth[chosen], at.take(chosen), 0.0, 2)
         for chosen in (variate == 0, variate >= 0)
     )
-    assert both.by_reach == alone.by_reach
+    assert both.by_gap == alone.by_gap
     # Where there is no other column, it speaks for itself.
     chosen = variate == 1
     only = Calibration.fit(said.take(chosen), truth[chosen], at.take(chosen), 0.0, 2)
-    assert only.by_reach != alone.by_reach
+    assert only.by_gap != alone.by_gap
 
 
 def test_a_map_that_does_not_hold_for_other_cells_is_left_out() -> None:

@@ -19,7 +19,9 @@ def cells(
     one = torch.ones_like(truth)
     said = BinDistribution(probs, truth + network_error - one, one)
     variate = torch.arange(len(truth)) % 2
-    return StackCells(said, said.mean(), truth + linear_error, nearest * one, variate)
+    return StackCells(
+        said, said.mean(), truth + linear_error, nearest * one, nearest * one, variate
+    )
 
 
 def noise(seed: int, size: float, count: int = 2_000) -> torch.Tensor:

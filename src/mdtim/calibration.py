@@ -14,13 +14,14 @@ from torch import Tensor
 
 from mdtim.distribution import BinDistribution
 
-REACH = (1.5, 3.5)
-"""Edges between groups of cells, in steps to the nearest visible cell: 1, 2 to 3, more."""
+GAPS = (1.5, 3.5, 1e9)
+"""Edges between groups of cells, in steps of the gap they lie in: 1, 2 to 3, more; last those with
+nothing visible on one side, or on both."""
 
 
-def reach_group(nearest: Tensor) -> Tensor:
-    """(...,) which of the groups cells belong to, by steps to the nearest visible cell."""
-    return torch.bucketize(nearest, torch.tensor(REACH, dtype=nearest.dtype, device=nearest.device))
+def gap_group(gap: Tensor) -> Tensor:
+    """(...,) which of the groups cells belong to, by the steps of their gap."""
+    return torch.bucketize(gap, torch.tensor(GAPS, dtype=gap.dtype, device=gap.device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,14 +30,14 @@ class Places:
 
     share: Tensor
     """(C,) masked share of the window each cell was predicted in."""
-    nearest: Tensor
-    """(C,) steps to the nearest visible cell of the variate; infinite where there is none."""
+    gap: Tensor
+    """(C,) steps between the visible cells on both sides; infinite where one side has none."""
     variate: Tensor
     """(C,) int64."""
 
     def take(self, chosen: Tensor) -> Places:
         """Some of the cells."""
-        return Places(self.share[chosen], self.nearest[chosen], self.variate[chosen])
+        return Places(self.share[chosen], self.gap[chosen], self.variate[chosen])
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,8 @@ class Calibration:
     """What makes distributions sharp and their intervals cover what they promise.
 
     Soft labels teach a network to blur what it knows; that blur is known and taken away again.
-    Then come monotone maps of probabilities: first for single missing cells and long gaps apart,
-    then for each variate. Variates that are mostly one value, as rain is, have no say in the
+    Then come monotone maps of probabilities: first for single missing cells, gaps and open ends
+    apart, then for each variate. Variates that are mostly one value, as rain is, have no say in the
     first: where nearly every truth is one point, all levels are the same, and would make the
     intervals of the others too narrow.
     """
@@ -169,8 +170,8 @@ class Calibration:
 
     blur: float
     """Variance that the labels add, in bins²."""
-    by_reach: tuple[Levels, ...]
-    """One for each group of cells, see :func:`reach_group`."""
+    by_gap: tuple[Levels, ...]
+    """One for each group of cells, see :func:`gap_group`."""
     by_variate: tuple[LevelMap, ...]
     """(V,) what is left to be corrected: little where a variate has few cells to tell, nothing
     where it would not help."""
@@ -193,20 +194,20 @@ class Calibration:
         at : where the cells lie
         blur : variance that the labels add, in bins²
         """
-        group = reach_group(at.nearest)
+        group = gap_group(at.gap)
         varied = _varied(truth, at.variate, num_variates)
         levels = torch.empty_like(truth)
-        by_reach = []
-        for number in range(len(REACH) + 1):
+        by_gap = []
+        for number in range(len(GAPS) + 1):
             own = group == number
             # A group with few cells is judged with all.
             seen = own & varied if int((own & varied).sum()) >= cls.MIN_CELLS else varied
             found = Levels.fit(distribution.take(seen), truth[seen], at.share[seen], blur)
             sharp = distribution.take(own).sharpened(blur, found.floor)
             levels[own] = found.apply(sharp.cdf(truth[own]), at.share[own].double())
-            by_reach.append(found)
+            by_gap.append(found)
         nothing = LevelMap.none(cls.KNOTS)
-        plain = cls(blur, tuple(by_reach), (nothing,) * num_variates)
+        plain = cls(blur, tuple(by_gap), (nothing,) * num_variates)
         helped = plain._helped(distribution, truth, at, levels)
         maps = plain._variate_maps(levels, at.variate)
         kept = tuple(one if use else nothing for one, use in zip(maps, helped, strict=True))
@@ -254,8 +255,8 @@ class Calibration:
         """
         probs = torch.empty_like(distribution.probs)
         low, step = distribution.low.clone(), distribution.step.clone()
-        group = reach_group(at.nearest)
-        for number, levels in enumerate(self.by_reach):
+        group = gap_group(at.gap)
+        for number, levels in enumerate(self.by_gap):
             own = group == number
             sharp = distribution.take(own).sharpened(self.blur, levels.floor)
             share, variate = at.share[own, None], at.variate[own]
@@ -264,7 +265,7 @@ class Calibration:
         return BinDistribution(probs, low, step)
 
     def _change(self, by: Levels, share_C1: Tensor, variate_C: Tensor, levels_CK: Tensor) -> Tensor:
-        """Map (C, K) levels of cells of one reach."""
+        """Map (C, K) levels of cells of one group."""
         mapped_CK = by.apply(levels_CK, share_C1.expand(levels_CK.shape))
         return self._of_variates(mapped_CK, variate_C)
 
@@ -283,8 +284,8 @@ class Calibration:
         def level_map(one: dict[str, Any]) -> LevelMap:
             return LevelMap(tuple(one["predicted"]), tuple(one["actual"]))
 
-        by_reach = tuple(
+        by_gap = tuple(
             Levels(one["floor"], tuple(one["shares"]), tuple(map(level_map, one["maps"])))
-            for one in tree["by_reach"]
+            for one in tree["by_gap"]
         )
-        return cls(tree["blur"], by_reach, tuple(map(level_map, tree["by_variate"])))
+        return cls(tree["blur"], by_gap, tuple(map(level_map, tree["by_variate"])))

@@ -45,6 +45,11 @@ class Line:
         num_steps = self.value_BTV.shape[1]
         return torch.minimum(self.to_left_BTV, self.to_right_BTV).clamp_max(num_steps)
 
+    @property
+    def gap_BTV(self) -> Tensor:
+        """Steps between the visible cells on both sides; inf where one side has none."""
+        return self.to_left_BTV + self.to_right_BTV - 1
+
 
 def draw_line(x_BTV: Tensor, visible_BTV: Tensor) -> Line:
     """Interpolate between visible cells along the steps, without a loop."""

@@ -162,6 +162,7 @@ class Predictor:
             self.filled(distribution),
             linear[wanted_BTV],
             nearest[wanted_BTV],
+            line.gap_BTV[wanted_BTV],
             variate,
         )
         return cells, masked_share(visible_BTV)[window]

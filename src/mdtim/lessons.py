@@ -167,6 +167,7 @@ def held_out_cells(predictor: Predictor, data: TrainingData) -> ValidationCells 
         collect(lambda cells: cells.said.filled),
         collect(lambda cells: cells.said.linear),
         collect(lambda cells: cells.said.nearest),
+        collect(lambda cells: cells.said.gap),
         collect(lambda cells: cells.said.variate),
     )
     return ValidationCells(

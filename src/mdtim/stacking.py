@@ -14,13 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mdtim.calibration import REACH, Places, reach_group
+from mdtim.calibration import Places
 from mdtim.distribution import BinDistribution
 
+REACH = (1.5, 3.5)
+"""Edges between groups of cells, in steps to the nearest visible cell: 1, 2 to 3, more."""
 MIN_CELLS = 40
 """A weight is fitted to at least this many held-out cells."""
 DOUBT = 2.0
 """Standard errors by which interpolation must help before it is let in."""
+
+
+def reach_group(nearest: Tensor) -> Tensor:
+    """(...,) which of the groups cells belong to, by steps to the nearest visible cell."""
+    return torch.bucketize(nearest, torch.tensor(REACH, dtype=nearest.dtype, device=nearest.device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +42,14 @@ class StackCells:
     """(C,) float64, linear interpolation, along the whole series where it is known."""
     nearest: Tensor
     """(C,) steps to the nearest visible cell of the variate; infinite where there is none."""
+    gap: Tensor
+    """(C,) steps between the visible cells on both sides; infinite where one side has none."""
     variate: Tensor
     """(C,) int64."""
 
     def places(self, share: Tensor) -> Places:
         """Where the cells lie, in windows with these masked shares."""
-        return Places(share, self.nearest, self.variate)
+        return Places(share, self.gap, self.variate)
 
 
 @dataclass(frozen=True)
