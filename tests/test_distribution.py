@@ -294,17 +294,23 @@ def test_a_column_of_one_value_does_not_narrow_the_intervals_of_the_others() -> 
     assert only.by_gap != alone.by_gap
 
 
-def test_a_map_that_does_not_hold_for_other_cells_is_left_out() -> None:
+def test_a_column_of_one_value_has_a_map_only_where_it_helps_other_cells() -> None:
     cell = torch.arange(8_000)
     variate = cell % 2
-    # The second is easy in one half of the table and hard in the other.
-    turning = torch.where(cell < 4_000, 0.3, 2.0)
-    truth = normal(8_000) * torch.where(variate == 0, 0.5, turning)
+    # The second is mostly one value, but on each half of the table another: a map that was fitted
+    # to one half is wrong on the other.
+    truth = normal(8_000) * torch.where(variate == 0, 0.5, 0.1)
+    mostly = (variate == 1) & ((cell < 4_000) | (cell % 10 < 3))
+    truth[mostly] = 1.5
+    truth[(variate == 1) & (cell >= 4_000) & ~mostly] -= 1.5
     at = places(8_000, variate=variate)
     calibration = Calibration.fit(gaussian_bins(8_000, 1.0), truth, at, 0.0, 2)
     nothing = LevelMap.none(Calibration.KNOTS)
-    assert calibration.by_variate[0] != nothing
     assert calibration.by_variate[1] == nothing
+    # One that tells the same everywhere is kept.
+    truth[variate == 1] = 1.5
+    kept = Calibration.fit(gaussian_bins(8_000, 1.0), truth, at, 0.0, 2)
+    assert kept.by_variate[1] != nothing
 
 
 def test_a_calibration_survives_json() -> None:

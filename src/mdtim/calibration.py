@@ -5,6 +5,7 @@ C cells, K bins, V variates, G masked shares, P knots.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -50,27 +51,27 @@ class LevelMap:
     """(P,) share of the validation cells at or below them, rising from 0 to 1."""
 
     @classmethod
-    def fit(cls, levels: Tensor, num_knots: int, doubt: float = 0.0) -> LevelMap:
+    def fit(cls, levels: Tensor, knots_at: Sequence[float], doubt: float = 0.0) -> LevelMap:
         """From (C,) levels at the truth: their own quantiles.
 
         Parameters
         ----------
+        knots_at : (P,) shares of the cells, rising from 0 to 1
         doubt : what the belief that nothing is to be changed counts for, in cells
         """
-        actual = torch.linspace(0, 1, num_knots, dtype=torch.float64)
+        actual = torch.tensor(knots_at, dtype=torch.float64)
         knots = torch.quantile(levels.cpu(), actual)
         knots = torch.lerp(actual, knots, len(levels) / (len(levels) + doubt))
         # Nothing lies beyond the ends; strictly rising keeps the map invertible.
         knots[0], knots[-1] = 0.0, 1.0
-        ramp = torch.linspace(0, 1e-6, num_knots, dtype=torch.float64)
+        ramp = torch.linspace(0, 1e-6, len(actual), dtype=torch.float64)
         knots = (knots.cummax(0).values + ramp) / (1 + 1e-6)
         return cls(tuple(knots.tolist()), tuple(actual.tolist()))
 
     @classmethod
-    def none(cls, num_knots: int) -> LevelMap:
+    def none(cls, knots_at: Sequence[float]) -> LevelMap:
         """The map that changes nothing."""
-        even = tuple(torch.linspace(0, 1, num_knots, dtype=torch.float64).tolist())
-        return cls(even, even)
+        return cls(tuple(knots_at), tuple(knots_at))
 
     def apply(self, levels: Tensor) -> Tensor:
         """Map predicted levels to actual ones, elementwise."""
@@ -116,6 +117,7 @@ class Levels:
         num_groups = max(1, min(3, levels.numel() // 300))
         # A knot should stand on about thirty cells.
         num_knots = max(2, min(41, levels.numel() // num_groups // 30 + 2))
+        even = torch.linspace(0, 1, num_knots, dtype=torch.float64).tolist()
         edges = torch.quantile(shares, torch.arange(1, num_groups).double() / num_groups)
         member = torch.bucketize(shares, edges)
         centers, maps = [], []
@@ -124,7 +126,7 @@ class Levels:
             if not inside.any():
                 continue  # equal shares stay together
             centers.append(float(shares[inside].mean()))
-            maps.append(LevelMap.fit(levels[inside], num_knots))
+            maps.append(LevelMap.fit(levels[inside], even))
         return cls(floor, tuple(centers), tuple(maps))
 
     def apply(self, levels: Tensor, shares: Tensor) -> Tensor:
@@ -161,12 +163,15 @@ class Calibration:
 
     MIN_CELLS: ClassVar[int] = 200
     """Of a group, from which on it is judged by itself."""
-    KNOTS: ClassVar[int] = 21
-    """Of a variate's map."""
+    KNOTS: ClassVar[tuple[float, ...]] = (
+        *(0.0, 0.025, 0.05, 0.1, 0.25),
+        *(0.5, 0.75, 0.9, 0.95, 0.975, 1.0),
+    )
+    """Of a variate's map: few, as its cells are, and at the ends of the usual intervals."""
     DOUBT: ClassVar[float] = 500.0
     """Of a variate's map, see :meth:`LevelMap.fit`."""
     JUDGED_CELLS: ClassVar[int] = 20_000
-    """At most so many decide which variates get a map."""
+    """At most so many decide whether variates of mostly one value get a map."""
 
     blur: float
     """Variance that the labels add, in bins²."""
@@ -174,7 +179,7 @@ class Calibration:
     """One for each group of cells, see :func:`gap_group`."""
     by_variate: tuple[LevelMap, ...]
     """(V,) what is left to be corrected: little where a variate has few cells to tell, nothing
-    where it would not help."""
+    where it is mostly one value and a map would not help."""
 
     @classmethod
     def fit(
@@ -208,10 +213,12 @@ class Calibration:
             by_gap.append(found)
         nothing = LevelMap.none(cls.KNOTS)
         plain = cls(blur, tuple(by_gap), (nothing,) * num_variates)
-        helped = plain._helped(distribution, truth, at, levels)
-        maps = plain._variate_maps(levels, at.variate)
-        kept = tuple(one if use else nothing for one, use in zip(maps, helped, strict=True))
-        return replace(plain, by_variate=kept)
+        maps = list(plain._variate_maps(levels, at.variate))
+        if not varied.all():
+            helped = plain._helped(distribution, truth, at, levels)
+            for number in torch.unique(at.variate[~varied]).tolist():
+                maps[number] = maps[number] if helped[number] else nothing
+        return replace(plain, by_variate=tuple(maps))
 
     def _variate_maps(self, levels: Tensor, variate: Tensor) -> tuple[LevelMap, ...]:
         """A map for each variate, from the levels of its cells."""
@@ -226,8 +233,7 @@ class Calibration:
     ) -> list[bool]:
         """Which variates a map of their own helps: fitted to one half of the cells, on the other.
 
-        A column that is mostly one value, as rain is, or that changes with the season, can be
-        better off without.
+        A column that is mostly one value, as rain is, can be better off without.
         """
         first = torch.arange(len(truth), device=truth.device) < len(truth) // 2
         gain_V = torch.zeros(len(self.by_variate), dtype=torch.float64, device=truth.device)

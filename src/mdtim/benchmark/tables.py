@@ -127,7 +127,7 @@ def _ablation(rows: Sequence[TextRow]) -> list[str]:
     header = [f"{pattern} {rate:.0%}" for pattern, rate in product(PATTERNS, RATES)]
     return [
         "Each line changes one thing; *cost*: its error over that of everything, geometric mean.",
-        "All are of the large size but the pretrained one, and trained for 384 views of a row, with",
+        "All are of the large size but the pretrained one, and trained for 384 views of a row with",
         "one seed: what is below one percent may be its doing (see the seeds in speed.md).",
         "",
         *table(["variant", *header, "cost"], body),
