@@ -53,9 +53,14 @@ def _cases(rows: Sequence[Row]) -> list[str]:
         lines.append(
             f"| {row['case']} | {row['size']} | {row['variant']} | {row['batch']} | "
             f"{row['draws']} | {float(row['milliseconds']):,.1f} | {row['tflops']} | {share:.0%} | "
-            f"{row['peak_memory_gb']} GB | {row['commit']} |"
+            f"{_memory(row)} | {row['commit']} |"
         )
     return lines
+
+
+def _memory(row: Row) -> str:
+    """Of the device; not measured on a CPU."""
+    return f"{row['peak_memory_gb']} GB" if float(row["peak_memory_gb"]) else "–"
 
 
 def _sweep(rows: Sequence[Row]) -> list[str]:
@@ -69,7 +74,7 @@ def _sweep(rows: Sequence[Row]) -> list[str]:
         for row in own:
             cells = int(row["window"]) * int(row["variates"]) * int(row["batch"])
             per_million = 1e6 * float(row["milliseconds"]) / cells
-            lines.append(f"| {row[column]} | {per_million:,.0f} | {row['peak_memory_gb']} GB |")
+            lines.append(f"| {row[column]} | {per_million:,.0f} | {_memory(row)} |")
         lines.append("")
     return lines
 
