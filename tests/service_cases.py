@@ -37,10 +37,12 @@ def stub_settings(folder: Path, **changes: Any) -> ServiceSettings:
 @contextmanager
 def running(settings: ServiceSettings) -> Iterator[httpx.Client]:
     """A client of a real server in a thread."""
+    # A browser may leave a request open: as in `mdtim serve`, nobody waits for it for long.
+    times = {"timeout_keep_alive": 1, "timeout_graceful_shutdown": 5}
     server = uvicorn.Server(
-        uvicorn.Config(create_app(settings), port=0, log_level="warning", timeout_keep_alive=1)
+        uvicorn.Config(create_app(settings), port=0, log_level="warning", **times)
     )
-    thread = threading.Thread(target=server.run)
+    thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
         wait_until(lambda: server.started)
@@ -49,7 +51,8 @@ def running(settings: ServiceSettings) -> Iterator[httpx.Client]:
             yield client
     finally:
         server.should_exit = True
-        thread.join()
+        thread.join(60)
+        assert not thread.is_alive(), "the server did not end"
 
 
 def wait_until(is_so: Callable[[], Any], seconds: float = 60.0) -> None:
