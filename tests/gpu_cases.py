@@ -135,6 +135,27 @@ def block_errors(block: AxisBlock, shape: tuple[int, int, int], seed: int) -> di
     return errors
 
 
+def stack_errors(
+    shape: tuple[int, int, int], width: int, num_heads: int, **kind: Any
+) -> dict[str, float]:
+    """Relative errors of three blocks as one operator, with and without the norm behind them."""
+    blocks = [make_block(width, num_heads, axis).to(**kind) for axis in ("time", "variate", "time")]
+    h = torch.randn(*shape, width).to(**kind)
+    modulation = moderate_modulation(shape[0], 3 * 6 + 2, width).to(**kind)
+    with poisoned(), torch.no_grad():
+        out = layers.forward_fused(blocks, h, modulation[:, :-2])
+        given = h.clone()
+        normalized = layers.forward_fused(blocks, h, modulation)
+    assert torch.equal(h, given), "the caller's states were written to"
+    truth, exact = h.double(), modulation.double()
+    with torch.no_grad():
+        for number, block in enumerate(blocks):
+            slots = exact[:, 6 * number :][:, :6]
+            truth = defined_output(copy.deepcopy(block).double(), truth, slots, torch.tensor(0))
+    norm = layers.normalize(truth, exact[:, -2:], fused=False)
+    return {"out": relative_error(out, truth), "normalized": relative_error(normalized, norm)}
+
+
 def norm_errors(shape: tuple[int, int, int, int], **kind: Any) -> dict[str, float]:
     """Relative errors of the fused norm and its gradients on random states (B, T, V, D)."""
     h = torch.randn(shape).to(**kind).requires_grad_()

@@ -20,6 +20,7 @@ from gpu_cases import (
     needs_cuda,
     norm_errors,
     run_python,
+    stack_errors,
 )
 from mdtim import fused_block, row_passes
 from mdtim.diffusion import masked_loss, stratified_times, tokenize
@@ -37,8 +38,8 @@ AXES: list[Any] = ["time", "variate"]
 INTERPRETED = """
 import json
 import torch
-from gpu_cases import block_errors, make_block, norm_errors
-from mdtim import fused_block, row_passes
+from gpu_cases import block_errors, make_block, norm_errors, stack_errors
+from mdtim import fused_block, fused_stack, row_passes
 from mdtim.kernels import rope_table
 
 results = []
@@ -59,6 +60,7 @@ row_passes._BACKWARD = row_passes._BACKWARD._replace(elements=128)
 row_passes._GELU_ROWS, fused_block._BACKWARD_ROWS = 16, 30
 check((2, 9, 3), 2, 16, "time", 0.3)
 results.append({"case": "norm", "limit": 1e-5, "errors": norm_errors((2, 9, 3, 32))})
+results.append({"case": "stack", "limit": 1e-5, "errors": stack_errors((2, 9, 3), 32, 2)})
 chunks = row_passes.Rows(2, 27, 32, 0.3)
 assert chunks.num_chunks > 1 and 27 % chunks.chunk_rows, chunks
 
@@ -77,8 +79,8 @@ table, seed = rope_table(2, 16, h), torch.tensor(5)
 arguments = (h, torch.randn(1, 6, 32), *weights, table, seed, 0.2, 2, True)
 checks = ("test_schema", "test_autograd_registration", "test_faketensor")
 torch.library.opcheck(fused_block._axis_block, arguments, test_utils=checks)
-without_grad = (arguments[0].detach(), *arguments[1:])
-torch.library.opcheck(fused_block._axis_block_without_grad, without_grad, test_utils=checks[::2])
+stacked = (h.detach(), arguments[1], weights, [table], 2, [True])
+torch.library.opcheck(fused_stack._axis_blocks, stacked, test_utils=checks[::2])
 
 compiled = torch.compile(block, backend="aot_eager", fullgraph=True)
 modulation = torch.randn(1, 6, 32)
@@ -95,7 +97,7 @@ print(json.dumps(results))
 def test_the_operator_agrees_with_the_definition_when_interpreted() -> None:
     # In a process of its own: Triton reads the variable when the kernels are made.
     results = json.loads(run_python(INTERPRETED, TRITON_INTERPRET="1").splitlines()[-1])
-    assert len(results) == 5
+    assert len(results) == 6
     for result in results:
         for name, error in result["errors"].items():
             assert error <= result["limit"], (result["case"], name)
@@ -243,6 +245,17 @@ def test_a_gpu_agrees_with_the_definition_at_any_size(dtype: torch.dtype) -> Non
 @pytest.mark.parametrize("width", [32, 96, 256, 512])
 def test_the_norm_of_a_gpu_agrees_with_its_definition(width: int, dtype: torch.dtype) -> None:
     errors = norm_errors((3, 48, 7, width), device="cuda", dtype=dtype)
+    assert max(errors.values()) <= limit(dtype), errors
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("steps", "variates"), [(48, 7), (9, 17), (1, 1)])
+def test_blocks_in_one_operator_agree_with_their_definition(
+    steps: int, variates: int, dtype: torch.dtype
+) -> None:
+    errors = stack_errors((5, steps, variates), 64, 4, device="cuda", dtype=dtype)
     assert max(errors.values()) <= limit(dtype), errors
 
 

@@ -1,4 +1,4 @@
-"""A whole block along one axis as one operator, for a GPU.
+"""A whole block along one axis as one operator with its gradients, for a GPU that trains.
 
 :class:`mdtim.layers.AxisBlock` defines what it computes. Matrix products are cuBLAS's; all between
 them are passes of :mod:`mdtim.row_passes` and the attention of :mod:`mdtim.triton_attention`, each
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mdtim import row_passes
-from mdtim.row_passes import Rows
+from mdtim.row_passes import GATE_A, Rows
 from mdtim.triton_attention import attend, attend_backward
 
 MAX_WIDTH = 512
@@ -73,10 +73,7 @@ def fused_block(
     """
     arguments = (h_BTVD, modulation_B6D, *weights, table_Ld, seed, dropout, num_heads, over_time)
     out_BTVD: Tensor
-    if torch.is_grad_enabled():
-        out_BTVD, *_ = _axis_block(*arguments)
-    else:
-        out_BTVD = _axis_block_without_grad(*arguments)
+    out_BTVD, *_ = _axis_block(*arguments)
     return out_BTVD
 
 
@@ -133,34 +130,14 @@ def _axis_block(
     x_RD = row_passes.normalize(rows, h_RD, modulation_B6D)
     qkv_RE = x_RD @ weights.qkv.t()
     y_RD = block.attend(qkv_RE, h_BTVD) @ weights.out.t()
-    h_RD, x_RD = row_passes.add_and_normalize(rows, h_RD, y_RD, modulation_B6D, seed)
+    sum_RD = torch.empty_like(h_RD)
+    x_RD = row_passes.add_and_normalize(
+        rows, h_RD, y_RD, modulation_B6D, seed, gate=GATE_A, out=sum_RD
+    )
     pre_RF = torch.addmm(weights.up_bias, x_RD, weights.up.t())
     z_RD = torch.addmm(weights.down_bias, row_passes.gelu(pre_RF), weights.down.t())
-    row_passes.add(rows, h_RD, z_RD, modulation_B6D, seed, out=h_RD)
-    return h_RD.view(h_BTVD.shape), qkv_RE, y_RD, pre_RF, z_RD
-
-
-@torch.library.custom_op(
-    "mdtim::axis_block_without_grad", mutates_args=(), schema=f"({_INPUTS}) -> Tensor"
-)
-def _axis_block_without_grad(h_BTVD: Tensor, modulation_B6D: Tensor, *arguments: Any) -> Tensor:
-    """The output alone; each tensor is let go as soon as the next one is made of it."""
-    block = _Block.read(modulation_B6D, arguments)
-    weights, seed = block.weights, block.seed
-    h_BTVD = h_BTVD.contiguous()
-    rows, h_RD = block.rows(h_BTVD), h_BTVD.view(-1, h_BTVD.shape[-1])
-    modulation_B6D = block.modulation_B6D
-
-    x_RD = row_passes.normalize(rows, h_RD, modulation_B6D)
-    x_RD = block.attend(x_RD @ weights.qkv.t(), h_BTVD) @ weights.out.t()
-    h_RD, x_RD = row_passes.add_and_normalize(rows, h_RD, x_RD, modulation_B6D, seed)
-    if x_RD.is_cuda:  # there the product itself ends with GELU, in the tanh form
-        act_RF = torch._addmm_activation(weights.up_bias, x_RD, weights.up.t(), use_gelu=True)
-    else:
-        act_RF = row_passes.gelu(torch.addmm(weights.up_bias, x_RD, weights.up.t()))
-    x_RD = torch.addmm(weights.down_bias, act_RF, weights.down.t())
-    row_passes.add(rows, h_RD, x_RD, modulation_B6D, seed, out=h_RD)
-    return h_RD.view(h_BTVD.shape)
+    row_passes.add(rows, sum_RD, z_RD, modulation_B6D, seed, out=sum_RD)
+    return sum_RD.view(h_BTVD.shape), qkv_RE, y_RD, pre_RF, z_RD
 
 
 @torch.library.custom_op(
@@ -275,11 +252,6 @@ def _(h_BTVD: Tensor, modulation_B6D: Tensor, *arguments: Any) -> tuple[Tensor, 
     num_rows = h_BTVD.numel() // h_BTVD.shape[-1]
     widths = (len(weights.qkv), len(weights.out), len(weights.up), len(weights.down))
     return h_BTVD.new_empty(h_BTVD.shape), *(h_BTVD.new_empty((num_rows, w)) for w in widths)
-
-
-@_axis_block_without_grad.register_fake
-def _(h_BTVD: Tensor, *_: object) -> Tensor:
-    return h_BTVD.new_empty(h_BTVD.shape)
 
 
 @_axis_block_backward.register_fake

@@ -6,6 +6,7 @@ B windows, T steps, V variates, D width, C condition width.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +15,12 @@ from torch.nn import functional as F
 from mdtim.config import NetworkConfig
 from mdtim.fused_block import MAX_WIDTH, BlockWeights, fused_block
 from mdtim.fused_norm import fused_norm
+from mdtim.fused_stack import fused_stack
 from mdtim.kernels import Axis, Implementation, axis_attention, fits_triton, rope_table
 from mdtim.triton_compiler import runs_triton
 
-BLOCK_SLOTS = 6
-"""Vectors that modulate a block: shift, scale and gate of the attention, then of the MLP."""
 HEAD_SLOTS = 2
-"""Those in front of the head: shift and scale."""
+"""Vectors that modulate what the head reads: shift and scale."""
 
 
 class TimeEmbedding(nn.Module):
@@ -130,25 +130,51 @@ class AxisBlock(nn.Module):
     def _forward_fused(
         self, h_BTVD: Tensor, modulation_B6D: Tensor, seed: Tensor | None, dropout: float
     ) -> Tensor:
+        if not (dropout or torch.is_grad_enabled()):
+            return forward_fused([self], h_BTVD, modulation_B6D)
         dtype = working_dtype(h_BTVD)
-        parameters = (
-            *(self.qkv.weight, self.out.weight, self.up.weight, self.up.bias),
-            *(self.down.weight, self.down.bias),
-        )
-        table_Ld = None
-        if self.rope:
-            width = h_BTVD.shape[-1] // self.num_heads
-            table_Ld = rope_table(self._length(h_BTVD), width, h_BTVD)
         return fused_block(
             h_BTVD.to(dtype),
             modulation_B6D.to(dtype),
-            BlockWeights(*(parameter.to(dtype) for parameter in parameters)),
-            table_Ld,
+            self.weights(dtype),
+            self.table(h_BTVD),
             seed if dropout else None,
             dropout=dropout,
             num_heads=self.num_heads,
             over_time=self.axis == "time",
         )
+
+    def weights(self, dtype: torch.dtype) -> BlockWeights:
+        """All parameters, as the fused operators take them."""
+        parameters = (
+            *(self.qkv.weight, self.out.weight, self.up.weight, self.up.bias),
+            *(self.down.weight, self.down.bias),
+        )
+        return BlockWeights(*(parameter.to(dtype) for parameter in parameters))
+
+    def table(self, h_BTVD: Tensor) -> Tensor | None:
+        """(L, d) rotations of the attended positions; None where nothing is rotated."""
+        if not self.rope:
+            return None
+        return rope_table(self._length(h_BTVD), h_BTVD.shape[-1] // self.num_heads, h_BTVD)
+
+
+def forward_fused(blocks: Sequence[AxisBlock], h_BTVD: Tensor, modulation_BSD: Tensor) -> Tensor:
+    """Blocks that all fit, one behind the other, without dropout and gradients.
+
+    Parameters
+    ----------
+    modulation_BSD : of each block; with two slots more, those of the norm behind the last one
+    """
+    dtype = working_dtype(h_BTVD)
+    return fused_stack(
+        h_BTVD.to(dtype),
+        modulation_BSD.to(dtype),
+        [block.weights(dtype) for block in blocks],
+        [block.table(h_BTVD) for block in blocks],
+        num_heads=blocks[0].num_heads,
+        over_time=[block.axis == "time" for block in blocks],
+    )
 
 
 def working_dtype(x: Tensor) -> torch.dtype:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +16,14 @@ from torch.nn import functional as F
 from mdtim.config import NetworkConfig, TokenizerConfig
 from mdtim.guesses import NUM_FEATURES, NUM_GUESSES, Guesses, Relations
 from mdtim.layers import (
-    BLOCK_SLOTS,
     HEAD_SLOTS,
     AxisBlock,
     TimeEmbedding,
+    forward_fused,
     normalize,
     working_dtype,
 )
+from mdtim.row_passes import BLOCK_SLOTS
 from mdtim.tokenizer import Tokenizer
 
 
@@ -66,6 +68,17 @@ def in_eights(x_BX: Tensor) -> Tensor:
     if not missing or x_BX.device.type != "cpu":
         return x_BX
     return torch.cat([x_BX, x_BX[-1:].expand(missing, *x_BX.shape[1:])])
+
+
+def of_each_variate(x_BTVI: Tensor, weights_VID: Tensor) -> Tensor:
+    """Multiply the cells of each variate with its own matrix, (B, T, V, D)."""
+    if not x_BTVI.is_cuda or torch.is_grad_enabled():
+        return torch.einsum("btvi,vid->btvd", x_BTVI, weights_VID)
+    # A product can write where its rows belong; einsum would put them there in a second pass.
+    out_BTVD = x_BTVI.new_empty((*x_BTVI.shape[:3], weights_VID.shape[-1]))
+    x_VRI, out_VRD = (x.flatten(0, 1).transpose(0, 1) for x in (x_BTVI, out_BTVD))
+    torch.bmm(x_VRI, weights_VID.to(x_BTVI.dtype), out=out_VRD)
+    return out_BTVD
 
 
 class FactorizedDiT(nn.Module):
@@ -164,6 +177,11 @@ class FactorizedDiT(nn.Module):
             nn.init.zeros_(module.weight)
 
     @property
+    def blocks(self) -> list[AxisBlock]:
+        """The layers' blocks, over time and over the variates in turn."""
+        return cast("list[AxisBlock]", list(self.layers))
+
+    @property
     def relations(self) -> Relations | None:
         """What the network knows of the relations in its table."""
         if not self.config.relates:
@@ -177,8 +195,7 @@ class FactorizedDiT(nn.Module):
 
     def block_matrices(self) -> Iterator[tuple[Tensor, int]]:
         """The weights of the blocks that are matrices, and how many lie in the rows of each."""
-        for block in self.layers:
-            assert isinstance(block, AxisBlock)
+        for block in self.blocks:
             yield block.qkv.weight, 3
             for layer in (block.out, block.up, block.down):
                 yield layer.weight, 1
@@ -193,15 +210,22 @@ class FactorizedDiT(nn.Module):
         The bins, how to correct the prior (see :meth:`prior_logits`), and zeros: products of a GPU
         want columns in eights.
         """
-        h_BTVD = self.embed(tokens)
-        *of_blocks, of_head = self._modulations(tokens.sigma_B)
-        seeds = self._dropout_seeds(h_BTVD)
-        for block, modulation_B6D, seed in zip(self.layers, of_blocks, seeds, strict=True):
-            h_BTVD = block(h_BTVD, modulation_B6D, seed)
-        h_BTVD = normalize(h_BTVD, of_head, fused=self.fused_norm)
+        h_BTVD = self._forward_blocks(self.embed(tokens), self._modulation(tokens.sigma_B))
         extra = -self.head.out_features % 8
         weight, bias = F.pad(self.head.weight, (0, 0, 0, extra)), F.pad(self.head.bias, (0, extra))
         return F.linear(h_BTVD, weight, bias)
+
+    def _forward_blocks(self, h_BTVD: Tensor, modulation_BSD: Tensor) -> Tensor:
+        """All blocks and the norm behind them, (B, T, V, D) to the same."""
+        blocks = self.blocks
+        learns = torch.is_grad_enabled() or self.training
+        if self.fused_norm and not learns and all(block.fits(h_BTVD) for block in blocks):
+            return forward_fused(blocks, h_BTVD, modulation_BSD)
+        *of_blocks, of_head = torch.split(modulation_BSD, self.slots, dim=1)
+        seeds = self._dropout_seeds(h_BTVD)
+        for block, modulation_B6D, seed in zip(blocks, of_blocks, seeds, strict=True):
+            h_BTVD = block(h_BTVD, modulation_B6D, seed)
+        return normalize(h_BTVD, of_head, fused=self.fused_norm)
 
     def logits(self, output_BTVP: Tensor, guesses: Guesses | None) -> Tensor:
         """Float32 logits of what the head says: its bins, around the prior if there is one."""
@@ -218,12 +242,11 @@ class FactorizedDiT(nn.Module):
             return (None,) * count
         return torch.randint(2**62, (count,), device=h_BTVD.device).unbind()
 
-    def _modulations(self, sigma_B: Tensor) -> tuple[Tensor, ...]:
-        """What modulates each block, (B, 6, D), and the head, (B, 2, D)."""
+    def _modulation(self, sigma_B: Tensor) -> Tensor:
+        """What modulates the blocks, one behind the other, and the head, (B, S, D)."""
         condition_BC = self.time(in_eights(sigma_B))
-        modulation_BM = self.modulation(F.silu(condition_BC))[: len(sigma_B)]
-        modulation_BSD = modulation_BM.view(len(sigma_B), -1, self.config.width)
-        return torch.split(modulation_BSD, self.slots, dim=1)
+        modulation_BM: Tensor = self.modulation(F.silu(condition_BC))[: len(sigma_B)]
+        return modulation_BM.view(len(sigma_B), -1, self.config.width)
 
     def embed(self, tokens: Tokens) -> Tensor:
         """What is known of every cell before the first block, (B, T, V, D)."""
@@ -251,7 +274,7 @@ class FactorizedDiT(nn.Module):
         inputs_BTVI = self._inputs(tokens, weights_VID.shape[1])
         if len(weights_VID) == 1:
             return inputs_BTVI @ weights_VID[0]
-        return torch.einsum("btvi,vid->btvd", inputs_BTVI, weights_VID)
+        return of_each_variate(inputs_BTVI, weights_VID)
 
     def _inputs(self, tokens: Tokens, depth: int) -> Tensor:
         """How much of each token a cell is, then what is known of its guesses, then zeros."""

@@ -27,6 +27,8 @@ SHIFT_A, SCALE_A, GATE_A, SHIFT_M, SCALE_M, GATE_M, BIAS_DOWN = range(7)
 """Slots of the sums over rows; the first six are also those of the modulation (B, 6, D). The two
 dropouts of a block are told apart by the slot of the gate behind them."""
 NUM_SUMS = 7
+BLOCK_SLOTS = 6
+"""Vectors that modulate a block: shift, scale and gate of the attention, then of the MLP."""
 
 
 class Tiling(NamedTuple):
@@ -126,14 +128,27 @@ def normalize(rows: Rows, h_RD: Tensor, modulation_BSD: Tensor) -> Tensor:
 
 
 def add_and_normalize(
-    rows: Rows, h_RD: Tensor, y_RD: Tensor, modulation_B6D: Tensor, seed: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Add the gated attention, h + gate * dropout(y); also the sum normalized for the MLP."""
-    sum_RD, x_RD = torch.empty_like(h_RD), torch.empty_like(h_RD)
-    tensors = (h_RD, y_RD, modulation_B6D, seed, sum_RD, x_RD)
-    constants = {"GATE": GATE_A, "SHIFT": SHIFT_M}
-    rows.launch(triton_rows.forward_kernel, modulation_B6D, _FORWARD, *tensors, **constants)
-    return sum_RD, x_RD
+    rows: Rows,
+    h_RD: Tensor,
+    y_RD: Tensor,
+    modulation_BSD: Tensor,
+    seed: Tensor | None,
+    *,
+    gate: int,
+    out: Tensor,
+) -> Tensor:
+    """Write h + gate * dropout(y) into `out`, which may be h itself; return the sum normalized.
+
+    Parameters
+    ----------
+    gate : slot of the gate, `GATE_A` or `GATE_M`; shift and scale are the two slots behind it,
+        those of the MLP, or of the next block where the modulation goes on so far
+    """
+    x_RD = torch.empty_like(h_RD)
+    tensors = (h_RD, y_RD, modulation_BSD, seed, out, x_RD)
+    constants = {"GATE": gate, "SHIFT": gate + 1}
+    rows.launch(triton_rows.forward_kernel, modulation_BSD, _FORWARD, *tensors, **constants)
+    return x_RD
 
 
 def add(

@@ -16,7 +16,7 @@ from torch import Tensor
 from mdtim import row_passes
 from mdtim.bench.speed import TRAINING_CASES, matmul_rate
 from mdtim.kernels import rope_table
-from mdtim.row_passes import Rows
+from mdtim.row_passes import GATE_A, Rows
 from mdtim.runtime import resolve_device
 from mdtim.triton_attention import attend, attend_backward
 
@@ -106,7 +106,9 @@ def block_steps(shape: BlockShape, device: torch.device, dtype: torch.dtype) -> 
     yield from attention(shape.num_variates, False)
     yield product("out", width, width, h)
     add_norm = (rows, h, y, modulation, seed)
-    yield Step("add and norm", lambda: row_passes.add_and_normalize(*add_norm), 4)
+    yield Step(
+        "add and norm", lambda: row_passes.add_and_normalize(*add_norm, gate=GATE_A, out=out), 4
+    )
     yield product("up", inner, width, h)
     yield Step("GELU", lambda: row_passes.gelu(pre), 2 * shape.mlp_ratio)
     yield product("down", width, inner, pre)

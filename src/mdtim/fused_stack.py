@@ -1,0 +1,105 @@
+"""Blocks one behind the other as one operator without gradients, for a GPU that fills.
+
+:class:`mdtim.layers.AxisBlock` defines what a block computes. With all of them in one place, the
+end of a block and the norm in front of the next are one pass over memory, no state is kept longer
+than it is read, and the MLP's first product ends with GELU.
+
+Shapes: B windows, T steps, V variates, R = B * T * V rows, D width, E = 3 * D, F = mlp_ratio * D,
+L attended length, d head width, S slots of a modulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mdtim import row_passes
+from mdtim.fused_block import BlockWeights
+from mdtim.row_passes import BLOCK_SLOTS, GATE_A, GATE_M, Rows
+from mdtim.triton_attention import attend
+
+NUM_WEIGHTS = len(BlockWeights._fields)
+
+
+def fused_stack(
+    h_BTVD: Tensor,
+    modulation_BSD: Tensor,
+    weights: Sequence[BlockWeights],
+    tables_Ld: Sequence[Tensor | None],
+    *,
+    num_heads: int,
+    over_time: Sequence[bool],
+) -> Tensor:
+    """Run blocks without dropout, (B, T, V, D) to the same.
+
+    Parameters
+    ----------
+    h_BTVD : bfloat16, float16 or float32, on a GPU
+    modulation_BSD : the six slots of each block, one block behind the other. With two slots more,
+        a shift and a scale, the end is normalized and modulated, as the head reads it.
+    weights, tables_Ld, over_time : of each block (see :func:`mdtim.fused_block.fused_block`)
+    num_heads : int
+    """
+    flat = [weight for block in weights for weight in block]
+    out_BTVD: Tensor = _axis_blocks(
+        h_BTVD, modulation_BSD, flat, list(tables_Ld), num_heads, list(over_time)
+    )
+    return out_BTVD
+
+
+@torch.library.custom_op(
+    "mdtim::axis_blocks",
+    mutates_args=(),
+    schema=(
+        "(Tensor h, Tensor modulation, Tensor[] weights, Tensor?[] tables, int num_heads, "
+        "bool[] over_time) -> Tensor"
+    ),
+)
+def _axis_blocks(
+    h_BTVD: Tensor,
+    modulation_BSD: Tensor,
+    weights: list[Tensor],
+    tables_Ld: list[Tensor | None],
+    num_heads: int,
+    over_time: list[bool],
+) -> Tensor:
+    num_windows, num_steps, num_variates, width = h_BTVD.shape
+    rows = Rows(num_windows, num_steps * num_variates, width, dropout=0.0)
+    h_RD = h_BTVD.contiguous().view(-1, width)
+    x_RD = row_passes.normalize(rows, h_RD, modulation_BSD)
+    for number, along_time in enumerate(over_time):
+        first = number * NUM_WEIGHTS
+        block = BlockWeights(*(w.contiguous() for w in weights[first : first + NUM_WEIGHTS]))
+        here_BSD = modulation_BSD[:, number * BLOCK_SLOTS :]
+        qkv_BTVE = (x_RD @ block.qkv.t()).view(*h_BTVD.shape[:3], -1)
+        x_RD = attend(qkv_BTVE, tables_Ld[number], num_heads, along_time).view(-1, width)
+        del qkv_BTVE  # the largest of all but the MLP's
+        x_RD = x_RD @ block.out.t()
+        # The first sum is a new tensor, as the caller's states stay as they are.
+        out_RD = h_RD if number else torch.empty_like(h_RD)
+        x_RD = row_passes.add_and_normalize(
+            rows, h_RD, x_RD, here_BSD, None, gate=GATE_A, out=out_RD
+        )
+        h_RD = out_RD
+        x_RD = _mlp(x_RD, block)
+        if here_BSD.shape[1] == BLOCK_SLOTS:  # nothing is behind this block
+            row_passes.add(rows, h_RD, x_RD, here_BSD, None, out=h_RD)
+            return h_RD.view(h_BTVD.shape)
+        x_RD = row_passes.add_and_normalize(rows, h_RD, x_RD, here_BSD, None, gate=GATE_M, out=h_RD)
+    return x_RD.view(h_BTVD.shape)
+
+
+def _mlp(x_RD: Tensor, block: BlockWeights) -> Tensor:
+    """(R, D) to (R, D); on a GPU the first product itself ends with GELU, in the tanh form."""
+    if x_RD.is_cuda:
+        act_RF = torch._addmm_activation(block.up_bias, x_RD, block.up.t(), use_gelu=True)
+    else:
+        act_RF = row_passes.gelu(torch.addmm(block.up_bias, x_RD, block.up.t()))
+    return torch.addmm(block.down_bias, act_RF, block.down.t())
+
+
+@_axis_blocks.register_fake
+def _(h_BTVD: Tensor, *_: object) -> Tensor:
+    return h_BTVD.new_empty(h_BTVD.shape)
