@@ -18,7 +18,7 @@ from mdtim.dynamics import (
     steps_of_memory,
     whitening,
 )
-from mdtim.guesses import Relations, draw_line, guess_by_relations
+from mdtim.guesses import Neighbours, Relations, guess_by_relations
 from mdtim.relations import free_of_chance, read_relations, successive
 from mdtim.series import DeviceSeries
 from mdtim.windows import covering_windows
@@ -115,7 +115,7 @@ def test_smoothing_a_linear_gaussian_process_is_nearly_the_kalman_smoother() -> 
     assert relations.whiten_SS is not None
     values = torch.from_numpy(table.astype(np.float32)).view(80, 100, -1)
     visible = ~torch.from_numpy(hidden).view(values.shape)
-    line = draw_line(values * visible, visible).value_BTV
+    line = Neighbours.find(visible, values.dtype).line(values * visible)
     found, _ = smooth(torch.where(visible, values, line), visible, relations.whiten_SS)
     best, _ = LINEAR_GAUSSIAN.smooth((values * visible).double().numpy(), visible.numpy())
     error, least, straight = (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mdtim.guesses import Relations, draw_line, guess_by_line, guess_by_relations, relate
+from mdtim.guesses import Neighbours, Relations, guess_by_line, guess_by_relations, relate
 from mdtim.relations import read_relations
 from mdtim.series import DeviceSeries
 from mdtim.windows import covering_windows
@@ -51,7 +51,7 @@ def tied(seed: int, num_windows: int = 4, num_steps: int = 48) -> Tensor:
 @given(st.integers(0, 100), st.sampled_from([0.1, 0.5, 0.9]))
 def test_the_line_is_pandas_linear_interpolation(seed: int, share: float) -> None:
     values, visible = batch(seed, share)
-    built = draw_line(values, visible).value_BTV
+    built = Neighbours.find(visible, values.dtype).line(values)
     for window in range(len(values)):
         frame = pd.DataFrame(values[window].numpy()).where(visible[window].numpy())
         expected = frame.interpolate(limit_direction="both").fillna(0.0)
@@ -76,10 +76,8 @@ def test_no_guess_looks_at_what_is_not_visible(seed: int, share: float) -> None:
 
 def test_a_relation_is_the_ridge_regression_on_the_other_variates() -> None:
     values = tied(0, 1, 200)
-    line = draw_line(values, torch.ones_like(values, dtype=torch.bool))
-    related = relate(
-        values, torch.ones_like(values, dtype=torch.bool), line, Relations.none(4), "level"
-    )
+    neighbours = Neighbours.find(torch.ones_like(values, dtype=torch.bool), values.dtype)
+    related = relate(values, neighbours, Relations.none(4), "level")
     centered = (values - values.mean(1, keepdim=True))[0].double().numpy()
     others, target = centered[:, 1:], centered[:, 0]
     gram = others.T @ others / len(others)
@@ -98,10 +96,10 @@ def test_tied_variates_are_read_off_each_other_and_the_free_one_off_its_line(kin
     hidden = torch.zeros_like(values, dtype=torch.bool)
     hidden[:, 10:30, 0] = hidden[:, 10:30, 3] = True
     known = torch.where(hidden, 0.0, values)
-    line = draw_line(known, ~hidden)
-    related = relate(known, ~hidden, line, Relations.none(4), kind)  # type: ignore[arg-type]
+    neighbours = Neighbours.find(~hidden, known.dtype)
+    related = relate(known, neighbours, Relations.none(4), kind)  # type: ignore[arg-type]
     error = (related.kriging_BTV - values).abs()
-    straight = (line.value_BTV - values).abs()
+    straight = (neighbours.line(known) - values).abs()
     assert error[:, 10:30, 0].mean() < 0.25 * straight[:, 10:30, 0].mean()
     assert error[:, 10:30, 3].mean() < 1.3 * straight[:, 10:30, 3].mean()
     assert torch.equal(related.kriging_BTV[~hidden], values[~hidden])

@@ -13,6 +13,7 @@ B windows, T steps, V variates, G guesses, S steps of the dynamics times variate
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -30,48 +31,54 @@ ROUNDS = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
-    """Linear interpolation inside the window, as seen from every cell."""
+class Neighbours:
+    """The visible cells beside every cell, along the steps of its variate in the window."""
 
-    value_BTV: Tensor
-    """Flat beyond the outermost visible cells, 0 if there are none."""
+    visible_BTV: Tensor
+    left_BTV: Tensor
+    """Step of the visible cell at or before a cell, else of the one behind it; any without both."""
+    right_BTV: Tensor
+    share_BTV: Tensor
+    """How much of the right one a line between both is."""
     to_left_BTV: Tensor
     """Steps to the visible cell on the left; inf without one."""
     to_right_BTV: Tensor
 
-    @property
+    @classmethod
+    def find(cls, visible_BTV: Tensor, dtype: torch.dtype) -> Neighbours:
+        """Find all of them without a loop; shares and steps in a float dtype."""
+        num_steps = visible_BTV.shape[1]
+        step_T1 = torch.arange(num_steps, device=visible_BTV.device)[:, None]
+        left = torch.where(visible_BTV, step_T1, -1).cummax(dim=1).values
+        right = torch.where(visible_BTV, step_T1, num_steps).flip(1).cummin(dim=1).values.flip(1)
+        has_left, has_right = left >= 0, right < num_steps
+        to_left, to_right = (step_T1 - left).to(dtype), (right - step_T1).to(dtype)
+        share = to_left / (to_left + to_right).clamp_min(1)
+        return cls(
+            visible_BTV,
+            torch.where(has_left, left, right).clamp_max(num_steps - 1),
+            torch.where(has_right, right, left).clamp_min(0),
+            torch.where(has_left & has_right, share, 0.5),
+            torch.where(has_left, to_left, torch.inf),
+            torch.where(has_right, to_right, torch.inf),
+        )
+
+    def line(self, x_BTV: Tensor) -> Tensor:
+        """Interpolate visible values; flat beyond the outermost, 0 where nothing is visible."""
+        x_left, x_right = x_BTV.gather(1, self.left_BTV), x_BTV.gather(1, self.right_BTV)
+        value = torch.lerp(x_left, x_right, self.share_BTV)
+        return torch.where(self.nearest_BTV < x_BTV.shape[1], value, 0.0)
+
+    @cached_property
     def nearest_BTV(self) -> Tensor:
         """Steps to the nearest visible cell of the variate; T where there is none."""
-        num_steps = self.value_BTV.shape[1]
-        return torch.minimum(self.to_left_BTV, self.to_right_BTV).clamp_max(num_steps)
+        nearest_BTV = torch.minimum(self.to_left_BTV, self.to_right_BTV)
+        return nearest_BTV.clamp_max(self.visible_BTV.shape[1])
 
     @property
     def gap_BTV(self) -> Tensor:
         """Steps between the visible cells on both sides; inf where one side has none."""
         return self.to_left_BTV + self.to_right_BTV - 1
-
-
-def draw_line(x_BTV: Tensor, visible_BTV: Tensor) -> Line:
-    """Interpolate between visible cells along the steps, without a loop."""
-    num_steps = x_BTV.shape[1]
-    step_T1 = torch.arange(num_steps, device=x_BTV.device)[:, None]
-    left = torch.where(visible_BTV, step_T1, -1).cummax(dim=1).values
-    right = torch.where(visible_BTV, step_T1, num_steps).flip(1).cummin(dim=1).values.flip(1)
-    has_left, has_right = left >= 0, right < num_steps
-    x_left = x_BTV.gather(1, left.clamp_min(0))
-    x_right = x_BTV.gather(1, right.clamp_max(num_steps - 1))
-    x_left, x_right = (
-        torch.where(has_left, x_left, x_right),
-        torch.where(has_right, x_right, x_left),
-    )
-    to_left, to_right = (step_T1 - left).to(x_BTV.dtype), (right - step_T1).to(x_BTV.dtype)
-    share = torch.where(has_left & has_right, to_left / (to_left + to_right).clamp_min(1), 0.5)
-    value = torch.where(has_left | has_right, torch.lerp(x_left, x_right, share), 0.0)
-    return Line(
-        value,
-        torch.where(has_left, to_left, torch.inf),
-        torch.where(has_right, to_right, torch.inf),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,9 +135,10 @@ NUM_FEATURES = {"line": 3, "relations": 9, "dynamics": 11}
 
 def guess_by_line(x_BTV: Tensor, visible_BTV: Tensor) -> Guesses:
     """Interpolate values in window units; 0 where not visible."""
-    line = draw_line(x_BTV, visible_BTV)
-    features = torch.stack([line.value_BTV, *_closeness(line)], dim=-1)
-    return Guesses(line.value_BTV[..., None], features, line.nearest_BTV)
+    neighbours = Neighbours.find(visible_BTV, x_BTV.dtype)
+    line_BTV = neighbours.line(x_BTV)
+    features = torch.stack([line_BTV, *_closeness(neighbours)], dim=-1)
+    return Guesses(line_BTV[..., None], features, neighbours.nearest_BTV)
 
 
 def guess_by_relations(
@@ -151,14 +159,14 @@ def guess_by_relations(
     center_B1V, half_B1V : the window units of the result
     dynamics : whether to smooth as well
     """
-    line = draw_line(values_BTV, visible_BTV)
-    level = relate(values_BTV, visible_BTV, line, relations, "level")
-    change = relate(values_BTV, visible_BTV, line, relations, "change")
+    neighbours = Neighbours.find(visible_BTV, values_BTV.dtype)
+    level = relate(values_BTV, neighbours, relations, "level")
+    change = relate(values_BTV, neighbours, relations, "change")
 
     def normalize(value_BTV: Tensor) -> Tensor:
         return ((value_BTV - center_B1V) / half_B1V).clamp(-4, 4)
 
-    said = [line.value_BTV, level.value_BTV, level.kriging_BTV, change.kriging_BTV]
+    said = [neighbours.line(values_BTV), level.value_BTV, level.kriging_BTV, change.kriging_BTV]
     shape = values_BTV.shape
     fits = [level.fit_B1V.expand(shape), change.fit_B1V.expand(shape)]
     if dynamics:
@@ -170,15 +178,15 @@ def guess_by_relations(
     features = [
         *guesses,
         normalize(change.value_BTV),
-        *_closeness(line),
+        *_closeness(neighbours),
         *fits,
     ]
-    return Guesses(torch.stack(guesses, -1), torch.stack(features, -1), line.nearest_BTV)
+    return Guesses(torch.stack(guesses, -1), torch.stack(features, -1), neighbours.nearest_BTV)
 
 
-def _closeness(line: Line) -> tuple[Tensor, Tensor]:
+def _closeness(neighbours: Neighbours) -> tuple[Tensor, Tensor]:
     """1 / (1 + steps) to the visible neighbours, 0 without one."""
-    return 1 / (1 + line.to_left_BTV), 1 / (1 + line.to_right_BTV)
+    return 1 / (1 + neighbours.to_left_BTV), 1 / (1 + neighbours.to_right_BTV)
 
 
 Kind = Literal["level", "change"]
@@ -196,13 +204,12 @@ class Related:
     """Share of the variance that the others explain."""
 
 
-def relate(
-    values_BTV: Tensor, visible_BTV: Tensor, line: Line, relations: Relations, kind: Kind
-) -> Related:
+def relate(values_BTV: Tensor, neighbours: Neighbours, relations: Relations, kind: Kind) -> Related:
     """Regress every cell on the others of its step, as they move together in level or change."""
+    visible_BTV = neighbours.visible_BTV
     count_B1V = visible_BTV.sum(1, keepdim=True).clamp_min(1)
     mean_B1V = torch.where(visible_BTV, values_BTV, 0.0).sum(1, keepdim=True) / count_B1V
-    filled_BTV = torch.where(visible_BTV, values_BTV, line.value_BTV)
+    filled_BTV = torch.where(visible_BTV, values_BTV, neighbours.line(values_BTV))
     table_VV = relations.level_VV if kind == "level" else relations.change_VV
     for _ in range(ROUNDS):
         # In float64: the order of the variates and the size of the batch must not show.
@@ -213,7 +220,7 @@ def relate(
         explained_BTV = ((filled_BTV - mean_B1V).double() @ precision_BVV) / inner_B1V
         value_BTV = filled_BTV - explained_BTV.to(filled_BTV.dtype)
         residual_BTV = torch.where(visible_BTV, values_BTV - value_BTV, 0.0)
-        kriging_BTV = value_BTV + draw_line(residual_BTV, visible_BTV).value_BTV
+        kriging_BTV = value_BTV + neighbours.line(residual_BTV)
         filled_BTV = torch.where(visible_BTV, values_BTV, kriging_BTV)
     fit_B1V = 1 - 1 / (inner_B1V * variance_BV[:, None])
     return Related(value_BTV, filled_BTV, fit_B1V.to(filled_BTV.dtype))
@@ -229,9 +236,7 @@ def deviations(filled_BTV: Tensor, mean_B1V: Tensor, kind: Kind) -> Tensor:
 def _inverse(covariance_BVV: Tensor) -> tuple[Tensor, Tensor]:
     """Inverse of the covariance with its ridge, and the variances."""
     variance_BV = covariance_BVV.diagonal(dim1=-2, dim2=-1) * (1 + RIDGE) + 1e-6
-    ridged = covariance_BVV + torch.diag_embed(
-        variance_BV - covariance_BVV.diagonal(dim1=-2, dim2=-1)
-    )
+    ridged = covariance_BVV.diagonal_scatter(variance_BV, dim1=-2, dim2=-1)
     # As a correlation, whose entries are of one size however the variates are scaled.
     scale_BV = variance_BV.rsqrt()
     correlation = ridged * scale_BV[:, :, None] * scale_BV[:, None, :]

@@ -16,7 +16,7 @@ from mdtim.calibration import Calibration, Places
 from mdtim.config import ModelConfig
 from mdtim.diffusion import reverse_step, tokenize
 from mdtim.distribution import BinDistribution, mix
-from mdtim.guesses import draw_line
+from mdtim.guesses import Neighbours
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.panel import BoolArray, FloatArray, IntArray
 from mdtim.readout import cell_probs
@@ -150,11 +150,11 @@ class Predictor:
         probs, scale = self.probs(batch.values_BTV, visible_BTV, batch.cell_keys())
         full = self.distribution(probs, scale)
         x_BTV = torch.where(visible_BTV, scale.normalize(batch.values_BTV), 0.0)
-        line = draw_line(x_BTV, visible_BTV)
-        linear = line.value_BTV.double() * scale.half_B1V + scale.center_B1V
+        neighbours = Neighbours.find(visible_BTV, x_BTV.dtype)
+        linear = neighbours.line(x_BTV).double() * scale.half_B1V + scale.center_B1V
         if batch.linear_BTV is not None:
             linear = batch.linear_BTV.double()  # sees beyond the window's edges
-        nearest = torch.where(scale.empty_B1V, torch.inf, line.nearest_BTV)
+        nearest = torch.where(scale.empty_B1V, torch.inf, neighbours.nearest_BTV)
         window, _, variate = wanted_BTV.nonzero(as_tuple=True)
         distribution = full.take(wanted_BTV)
         cells = StackCells(
@@ -162,7 +162,7 @@ class Predictor:
             self.filled(distribution),
             linear[wanted_BTV],
             nearest[wanted_BTV],
-            line.gap_BTV[wanted_BTV],
+            neighbours.gap_BTV[wanted_BTV],
             variate,
         )
         return cells, masked_share(visible_BTV)[window]

@@ -15,7 +15,7 @@ from torch import Tensor
 from mdtim.config import Prior
 from mdtim.diffusion import ABSURD
 from mdtim.dynamics import draw_hidden, steps_of_memory, whitening
-from mdtim.guesses import Kind, Relations, deviations, draw_line, relate
+from mdtim.guesses import Kind, Neighbours, Relations, deviations, relate
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.windows import WindowIndex
 
@@ -93,8 +93,8 @@ def _read_dynamics(series: DeviceSeries, index: WindowIndex, relations: Relation
     for drawn in range(DRAWN_ROUNDS):
         sums, whole = _Sums((memory + 1) * num_variates, device), True
         for values_BTV, observed_BTV in _batches(series, windows):
-            line = draw_line(values_BTV, observed_BTV)
-            cells_BTV = relate(values_BTV, observed_BTV, line, relations, "change").kriging_BTV
+            neighbours = Neighbours.find(observed_BTV, values_BTV.dtype)
+            cells_BTV = relate(values_BTV, neighbours, relations, "change").kriging_BTV
             cells_BTV, observed_BTV = cells_BTV[..., order_V], observed_BTV[..., order_V]
             if drawn:
                 cells_BTV = draw_hidden(cells_BTV, observed_BTV, whiten, generator)
@@ -131,8 +131,8 @@ def _add(
     sums: _Sums, kind: Kind, values_BTV: Tensor, observed_BTV: Tensor, relations: Relations
 ) -> None:
     """Add the deviations of some windows, filled by what is known of the relations."""
-    line = draw_line(values_BTV, observed_BTV)
-    filled_BTV = relate(values_BTV, observed_BTV, line, relations, kind).kriging_BTV
+    neighbours = Neighbours.find(observed_BTV, values_BTV.dtype)
+    filled_BTV = relate(values_BTV, neighbours, relations, kind).kriging_BTV
     known = observed_BTV
     if kind == "change":
         known = observed_BTV[:, 1:-1] & observed_BTV[:, 2:] & observed_BTV[:, :-2]

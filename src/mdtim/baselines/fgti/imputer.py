@@ -20,7 +20,7 @@ from mdtim.baselines.fgti.diffusion import Schedule
 from mdtim.baselines.fgti.network import Condition, GuidedNoiseNetwork, NetworkSizes
 from mdtim.baselines.protocol import Filled, HeldOut, Windows, keep_observed
 from mdtim.baselines.settings import Settings
-from mdtim.guesses import draw_line
+from mdtim.guesses import Neighbours
 from mdtim.runtime import keyed_uniform
 
 VALIDATION_LEVELS = 5
@@ -182,7 +182,8 @@ class FGTIImputer:
         values = self._put(np.nan_to_num(visible_BTV))
         seen = torch.from_numpy(~np.isnan(visible_BTV)).to(self.device)
         # A spectrum needs every step: gaps are bridged by straight lines first.
-        return self.network.condition(values, seen, draw_line(values, seen).value_BTV)
+        line = Neighbours.find(seen, values.dtype).line(values)
+        return self.network.condition(values, seen, line)
 
     def _put(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).to(self.device)
