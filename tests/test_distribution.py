@@ -129,12 +129,14 @@ def normal(count: int, seed: int = 0) -> torch.Tensor:
 def places(
     count: int,
     share: torch.Tensor | None = None,
+    clumping: torch.Tensor | None = None,
     gap: torch.Tensor | None = None,
     variate: torch.Tensor | None = None,
 ) -> Places:
     """Cells that differ in nothing but what is given."""
     return Places(
         torch.zeros(count) if share is None else share,
+        torch.ones(count) if clumping is None else clumping,
         torch.ones(count) if gap is None else gap,
         torch.zeros(count, dtype=torch.int64) if variate is None else variate,
     )
@@ -211,7 +213,7 @@ def test_sharp_predictions_are_calibrated_inside_a_bin(coverage: float) -> None:
 def test_a_perfect_distribution_is_left_alone() -> None:
     perfect = gaussian_bins(20_000, 1.0)
     fitted = Calibration.fit(perfect, normal(20_000), places(20_000), 0.0, 1)
-    (calibration,) = set(fitted.by_gap)
+    (calibration,) = set(fitted.by_place)
     levels = torch.linspace(0, 1, 101, dtype=torch.float64)
     mapped = calibration.apply(levels, torch.zeros_like(levels))
     np.testing.assert_allclose(mapped.numpy(), levels.numpy(), atol=0.02)
@@ -256,9 +258,29 @@ def test_single_cells_and_open_ends_are_calibrated_apart(far: int) -> None:
     inside = (level >= 0.05) & (level <= 0.95)
     assert float(inside[gap == 1].double().mean()) == pytest.approx(0.9, abs=0.015)
     if far < 200:  # too few to be judged by themselves
-        assert calibration.by_gap[3] == calibration.by_gap[2]
+        assert calibration.by_place[3] == calibration.by_place[2]
     else:
         assert float(inside[gap > 1].double().mean()) == pytest.approx(0.9, abs=0.02)
+
+
+@pytest.mark.parametrize("clumped", [50, 4_000])
+def test_windows_whose_gaps_come_in_clumps_are_calibrated_apart(clumped: int) -> None:
+    clumping = torch.ones(9_000)
+    clumping[-clumped:] = 2.0
+    gap = torch.where(torch.arange(9_000) % 2 == 0, 1.0, 5.0)
+    at = places(9_000, clumping=clumping, gap=gap)
+    truth = normal(9_000) * torch.where(clumping > 1, 1.4, 0.8)
+    said = gaussian_bins(9_000, 1.0)
+    calibration = Calibration.fit(said, truth, at, 0.0, 1)
+    level = calibration.apply(said, at).cdf(truth)
+    inside = (level - 0.5).abs() <= 0.45
+    assert float(inside[clumping == 1].double().mean()) == pytest.approx(0.9, abs=0.015)
+    if clumped < 200:  # too few to be judged by themselves: with all of the same gap
+        of_gap = gap == 1
+        alike = Calibration.fit(said.take(of_gap), truth[of_gap], places(4_500), 0.0, 1)
+        assert calibration.by_place[4] == alike.by_place[0]
+    else:
+        assert float(inside[clumping > 1].double().mean()) == pytest.approx(0.9, abs=0.015)
 
 
 def test_every_variate_gets_intervals_that_cover_what_they_promise() -> None:
@@ -287,11 +309,11 @@ def test_a_column_of_one_value_does_not_narrow_the_intervals_of_the_others() -> 
         Calibration.fit(said.take(chosen), truth[chosen], at.take(chosen), 0.0, 2)
         for chosen in (variate == 0, variate >= 0)
     )
-    assert both.by_gap == alone.by_gap
+    assert both.by_place == alone.by_place
     # Where there is no other column, it speaks for itself.
     chosen = variate == 1
     only = Calibration.fit(said.take(chosen), truth[chosen], at.take(chosen), 0.0, 2)
-    assert only.by_gap != alone.by_gap
+    assert only.by_place != alone.by_place
 
 
 def test_a_column_of_one_value_has_a_map_only_where_it_helps_other_cells() -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import tiny_config, waves
-from mdtim.inference import Predictor, fill_cells, windows_to_fill
+from mdtim import missingness
+from mdtim.inference import Predictor, clumping, fill_cells, windows_to_fill
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.runtime import keyed_uniform
 from mdtim.sampling import sample_series
@@ -176,3 +177,24 @@ def test_time_is_matched_to_the_masked_share_or_zero_without() -> None:
     for matched, expected in ((True, [0.0, -float(np.log(1 - 0.999 / 2))]), (False, [0.0, 0.0])):
         tokens, _ = predictor(2, matched_time=matched)._tokenize(values, visible, None, None)
         np.testing.assert_allclose(tokens.sigma_B.numpy(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.5, 0.7])
+def test_clumping_is_one_where_chance_masks_and_more_where_gaps_are_longer(rate: float) -> None:
+    shape, generator = (300, 48, 7), np.random.default_rng(1)
+    uniform, geometric = (
+        clumping(torch.from_numpy(~way(shape, rate, generator)))
+        for way in (missingness.uniform, missingness.geometric)
+    )
+    assert float(uniform.mean()) == pytest.approx(1, abs=0.02)
+    # Gaps of three steps on average, but for the ends of a window that cut them.
+    assert float(geometric.mean()) == pytest.approx(3 * (1 - rate), rel=0.1)
+
+
+def test_clumping_knows_the_gaps_of_a_window_without_chance() -> None:
+    visible = torch.ones((4, 10, 2), dtype=torch.bool)
+    visible[1, 3:8, 0] = False  # one gap of five; at its share chance would make 1.3 of a gap
+    visible[2] = False
+    visible[3, ::2] = False  # every second step: as many gaps as there can be
+    expected = [0.0, 2 * 0.25 * (1 + 9 * 0.75), 1.0, 2 * 0.5 * (1 + 9 * 0.5) / 10]
+    np.testing.assert_allclose(clumping(visible).numpy(), expected)

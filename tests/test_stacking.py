@@ -6,6 +6,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
+from mdtim.calibration import Places
 from mdtim.distribution import BinDistribution
 from mdtim.stacking import Stack, StackCells
 
@@ -19,9 +20,8 @@ def cells(
     one = torch.ones_like(truth)
     said = BinDistribution(probs, truth + network_error - one, one)
     variate = torch.arange(len(truth)) % 2
-    return StackCells(
-        said, said.mean(), truth + linear_error, nearest * one, nearest * one, variate
-    )
+    at = Places(0.3 * one, one, nearest * one, variate)
+    return StackCells(said, said.mean(), truth + linear_error, nearest * one, at)
 
 
 def noise(seed: int, size: float, count: int = 2_000) -> torch.Tensor:

@@ -18,11 +18,10 @@ from mdtim.distribution import BinDistribution
 GAPS = (1.5, 3.5, 1e9)
 """Edges between groups of cells, in steps of the gap they lie in: 1, 2 to 3, more; last those with
 nothing visible on one side, or on both."""
-
-
-def gap_group(gap: Tensor) -> Tensor:
-    """(...,) which of the groups cells belong to, by the steps of their gap."""
-    return torch.bucketize(gap, torch.tensor(GAPS, dtype=gap.dtype, device=gap.device))
+NUM_GAPS = len(GAPS) + 1
+CLUMPED = 1.2
+"""Of a window whose gaps are longer than that, in units of :attr:`Places.clumping`, cells are
+groups of their own: as much is missing, but in fewer places, and farther from what is visible."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +30,8 @@ class Places:
 
     share: Tensor
     """(C,) masked share of the window each cell was predicted in."""
+    clumping: Tensor
+    """(C,) mean length of that window's gaps, over what it would be if chance had masked it."""
     gap: Tensor
     """(C,) steps between the visible cells on both sides; infinite where one side has none."""
     variate: Tensor
@@ -38,7 +39,14 @@ class Places:
 
     def take(self, chosen: Tensor) -> Places:
         """Some of the cells."""
-        return Places(self.share[chosen], self.gap[chosen], self.variate[chosen])
+        return Places(
+            self.share[chosen], self.clumping[chosen], self.gap[chosen], self.variate[chosen]
+        )
+
+    def group(self) -> Tensor:
+        """(C,) which group cells belong to: by their gap, then by the gaps of their window."""
+        edges = torch.tensor(GAPS, dtype=self.gap.dtype, device=self.gap.device)
+        return torch.bucketize(self.gap, edges) + NUM_GAPS * (self.clumping > CLUMPED)
 
 
 @dataclass(frozen=True)
@@ -156,8 +164,9 @@ class Calibration:
 
     Soft labels teach a network to blur what it knows; that blur is known and taken away again.
     Then come monotone maps of probabilities: first for single missing cells, gaps and open ends
-    apart, then for each variate. Variates that are mostly one value, as rain is, have no say in the
-    first: where nearly every truth is one point, all levels are the same, and would make the
+    apart, each in windows where gaps lie as chance puts them and in windows where they come in
+    clumps; then for each variate. Variates that are mostly one value, as rain is, have no say in
+    the first: where nearly every truth is one point, all levels are the same, and would make the
     intervals of the others too narrow.
     """
 
@@ -175,8 +184,8 @@ class Calibration:
 
     blur: float
     """Variance that the labels add, in bins²."""
-    by_gap: tuple[Levels, ...]
-    """One for each group of cells, see :func:`gap_group`."""
+    by_place: tuple[Levels, ...]
+    """One for each group of cells, see :meth:`Places.group`."""
     by_variate: tuple[LevelMap, ...]
     """(V,) what is left to be corrected: little where a variate has few cells to tell, nothing
     where it is mostly one value and a map would not help."""
@@ -199,20 +208,21 @@ class Calibration:
         at : where the cells lie
         blur : variance that the labels add, in bins²
         """
-        group = gap_group(at.gap)
+        group = at.group()
         varied = _varied(truth, at.variate, num_variates)
         levels = torch.empty_like(truth)
-        by_gap = []
-        for number in range(len(GAPS) + 1):
+        by_place = []
+        for number in range(2 * NUM_GAPS):
             own = group == number
-            # A group with few cells is judged with all.
-            seen = own & varied if int((own & varied).sum()) >= cls.MIN_CELLS else varied
+            # A group with few cells is judged with all of its gap, those with all there are.
+            wider = (own & varied, (group % NUM_GAPS == number % NUM_GAPS) & varied, varied)
+            seen = next((one for one in wider if int(one.sum()) >= cls.MIN_CELLS), varied)
             found = Levels.fit(distribution.take(seen), truth[seen], at.share[seen], blur)
             sharp = distribution.take(own).sharpened(blur, found.floor)
             levels[own] = found.apply(sharp.cdf(truth[own]), at.share[own].double())
-            by_gap.append(found)
+            by_place.append(found)
         nothing = LevelMap.none(cls.KNOTS)
-        plain = cls(blur, tuple(by_gap), (nothing,) * num_variates)
+        plain = cls(blur, tuple(by_place), (nothing,) * num_variates)
         maps = list(plain._variate_maps(levels, at.variate))
         if not varied.all():
             helped = plain._helped(distribution, truth, at, levels)
@@ -261,8 +271,8 @@ class Calibration:
         """
         probs = torch.empty_like(distribution.probs)
         low, step = distribution.low.clone(), distribution.step.clone()
-        group = gap_group(at.gap)
-        for number, levels in enumerate(self.by_gap):
+        group = at.group()
+        for number, levels in enumerate(self.by_place):
             own = group == number
             sharp = distribution.take(own).sharpened(self.blur, levels.floor)
             share, variate = at.share[own, None], at.variate[own]
@@ -290,8 +300,8 @@ class Calibration:
         def level_map(one: dict[str, Any]) -> LevelMap:
             return LevelMap(tuple(one["predicted"]), tuple(one["actual"]))
 
-        by_gap = tuple(
+        by_place = tuple(
             Levels(one["floor"], tuple(one["shares"]), tuple(map(level_map, one["maps"])))
-            for one in tree["by_gap"]
+            for one in tree["by_place"]
         )
-        return cls(tree["blur"], by_gap, tuple(map(level_map, tree["by_variate"])))
+        return cls(tree["blur"], by_place, tuple(map(level_map, tree["by_variate"])))

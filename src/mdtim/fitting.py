@@ -195,7 +195,7 @@ def _correct(
     calibration, final = None, stacked
     if calibrate:
         blur = label_blur(predictor.config.diffusion)
-        at = cells.said.places(cells.share)
+        at = cells.said.at
         calibration = Calibration.fit(stacked, cells.truth, at, blur, num_variates)
         final = calibration.apply(stacked, at)
     level = final.cdf(cells.truth)

@@ -137,16 +137,8 @@ class Predictor:
         low = (scale.center_B1V.double() - reach * half).expand(shape)
         return BinDistribution(probs_BTVK, low, (self.tokenizer.output_step * half).expand(shape))
 
-    def cells(
-        self, batch: WindowBatch, visible_BTV: Tensor, wanted_BTV: Tensor
-    ) -> tuple[StackCells, Tensor]:
-        """Predict a batch and pick the wanted cells.
-
-        Returns
-        -------
-        cells : StackCells over the C wanted cells, before stacking and calibration
-        share : (C,) masked share of each cell's window
-        """
+    def cells(self, batch: WindowBatch, visible_BTV: Tensor, wanted_BTV: Tensor) -> StackCells:
+        """Predict a batch and pick the wanted cells, before stacking and calibration."""
         probs, scale = self.probs(batch.values_BTV, visible_BTV, batch.cell_keys())
         full = self.distribution(probs, scale)
         x_BTV = torch.where(visible_BTV, scale.normalize(batch.values_BTV), 0.0)
@@ -157,15 +149,19 @@ class Predictor:
         nearest = torch.where(scale.empty_B1V, torch.inf, neighbours.nearest_BTV)
         window, _, variate = wanted_BTV.nonzero(as_tuple=True)
         distribution = full.take(wanted_BTV)
-        cells = StackCells(
+        at = Places(
+            masked_share(visible_BTV)[window],
+            clumping(visible_BTV)[window],
+            neighbours.gap_BTV[wanted_BTV],
+            variate,
+        )
+        return StackCells(
             distribution,
             self.filled(distribution),
             linear[wanted_BTV],
             nearest[wanted_BTV],
-            neighbours.gap_BTV[wanted_BTV],
-            variate,
+            at,
         )
-        return cells, masked_share(visible_BTV)[window]
 
     def filled(self, distribution: BinDistribution) -> Tensor:
         """(C,) float64, what is filled in for cells of these distributions."""
@@ -267,6 +263,16 @@ def masked_share(visible_BTV: Tensor) -> Tensor:
     return 1 - visible_BTV.double().mean((1, 2))
 
 
+def clumping(visible_BTV: Tensor) -> Tensor:
+    """(B,) mean length of each window's gaps, over what it would be if chance had masked it."""
+    num_steps, num_variates = visible_BTV.shape[1:]
+    begins_BTV = torch.cat([~visible_BTV[:, :1], visible_BTV[:, :-1] & ~visible_BTV[:, 1:]], dim=1)
+    share_B = masked_share(visible_BTV)
+    # As many cells are masked, so the lengths are to each other as the numbers of gaps.
+    by_chance_B = num_variates * share_B * (1 + (num_steps - 1) * (1 - share_B))
+    return by_chance_B / begins_BTV.sum((1, 2)).clamp_min(1)
+
+
 def windows_to_fill(missing: BoolArray, offsets: IntArray, length: int) -> WindowIndex:
     """Half-overlapping windows that hold at least one missing cell."""
     index = covering_windows(offsets, length)
@@ -300,11 +306,11 @@ def fill_cells(
     for batch in series.batches(index, batch_size, whole=True):
         wanted = ~batch.observed_BTV & batch.inside_BT[..., None]
         wanted[batch.count :] = False
-        said, share = predictor.cells(batch, batch.observed_BTV, wanted)
+        said = predictor.cells(batch, batch.observed_BTV, wanted)
         cells = predictor.stacked(said)
         filled = predictor.filled(cells)
         if keep_distribution:
-            cells = predictor.calibrated(cells, said.places(share))
+            cells = predictor.calibrated(cells, said.at)
         weight = weight_T[wanted.nonzero(as_tuple=True)[1]]
         waiting = waiting.join(
             _Parts(batch.cells()[wanted], weight, filled, cells.probs, cells.low, cells.step)

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from mdtim.calibration import Places
 from mdtim.diffusion import mask_rate, stratified_times
 from mdtim.distribution import BinDistribution
 from mdtim.guesses import Relations
@@ -126,8 +127,6 @@ class ValidationCells:
     """(C,) float64."""
     said: StackCells
     """What network and interpolation say about them."""
-    share: Tensor
-    """(C,) masked share of each cell's window."""
 
 
 def validation_cells(predictor: Predictor, data: TrainingData) -> Iterator[ValidationCells]:
@@ -138,8 +137,8 @@ def validation_cells(predictor: Predictor, data: TrainingData) -> Iterator[Valid
         part = slice(begin, begin + batch_size)
         batch = data.series.gather(windows.starts[part], windows.ends[part], windows.length)
         scored = data.hidden_WTV[part] & batch.observed_BTV
-        said, share = predictor.cells(batch, batch.observed_BTV & ~scored, scored)
-        yield ValidationCells(batch.values_BTV[scored].double(), said, share)
+        said = predictor.cells(batch, batch.observed_BTV & ~scored, scored)
+        yield ValidationCells(batch.values_BTV[scored].double(), said)
 
 
 MAX_CALIBRATION_CELLS = 100_000
@@ -162,14 +161,17 @@ def held_out_cells(predictor: Predictor, data: TrainingData) -> ValidationCells 
         collect(lambda cells: cells.said.distribution.low),
         collect(lambda cells: cells.said.distribution.step),
     )
+    at = Places(
+        collect(lambda cells: cells.said.at.share),
+        collect(lambda cells: cells.said.at.clumping),
+        collect(lambda cells: cells.said.at.gap),
+        collect(lambda cells: cells.said.at.variate),
+    )
     said = StackCells(
         distribution,
         collect(lambda cells: cells.said.filled),
         collect(lambda cells: cells.said.linear),
         collect(lambda cells: cells.said.nearest),
-        collect(lambda cells: cells.said.gap),
-        collect(lambda cells: cells.said.variate),
+        at,
     )
-    return ValidationCells(
-        collect(lambda cells: cells.truth), said, collect(lambda cells: cells.share)
-    )
+    return ValidationCells(collect(lambda cells: cells.truth), said)

@@ -42,14 +42,8 @@ class StackCells:
     """(C,) float64, linear interpolation, along the whole series where it is known."""
     nearest: Tensor
     """(C,) steps to the nearest visible cell of the variate; infinite where there is none."""
-    gap: Tensor
-    """(C,) steps between the visible cells on both sides; infinite where one side has none."""
-    variate: Tensor
-    """(C,) int64."""
-
-    def places(self, share: Tensor) -> Places:
-        """Where the cells lie, in windows with these masked shares."""
-        return Places(share, self.gap, self.variate)
+    at: Places
+    """Where they lie."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,7 @@ class Stack:
             row = []
             for reach in range(len(REACH) + 1):
                 anywhere = bridged & (group == reach)
-                here = anywhere & (cells.variate == variate)
+                here = anywhere & (cells.at.variate == variate)
                 chosen = here if int(here.sum()) >= MIN_CELLS else anywhere
                 if int(chosen.sum()) < MIN_CELLS:
                     row.append(1.0)
@@ -92,7 +86,7 @@ class Stack:
     def apply(self, cells: StackCells) -> BinDistribution:
         """Move each distribution towards the interpolated value."""
         table = torch.tensor(self.weights, dtype=torch.float64, device=cells.linear.device)
-        weight = table[cells.variate, reach_group(cells.nearest)]
+        weight = table[cells.at.variate, reach_group(cells.nearest)]
         weight = torch.where(torch.isfinite(cells.nearest), weight, 1.0)
         said = cells.distribution
         shift = (1 - weight) * (cells.linear - cells.filled)

@@ -102,9 +102,8 @@ def network_says(predictor: Predictor) -> Say:
     """What a network says: what it fills in, and the calibrated distribution around it."""
 
     def say(batch: WindowBatch, visible_BTV: Tensor, scored_BTV: Tensor) -> Said:
-        said, share = predictor.cells(batch, visible_BTV, scored_BTV)
-        at = said.places(share)
-        return Said(said.filled, lambda: predictor.calibrated(said.distribution, at))
+        said = predictor.cells(batch, visible_BTV, scored_BTV)
+        return Said(said.filled, lambda: predictor.calibrated(said.distribution, said.at))
 
     return say
 

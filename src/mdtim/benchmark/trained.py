@@ -163,6 +163,4 @@ def fit_calibration(predictor: Predictor, data: TrainingData) -> Calibration | N
         return None
     blur = label_blur(predictor.config.diffusion)
     said, num_variates = cells.said, data.num_variates
-    return Calibration.fit(
-        said.distribution, cells.truth, said.places(cells.share), blur, num_variates
-    )
+    return Calibration.fit(said.distribution, cells.truth, said.at, blur, num_variates)
