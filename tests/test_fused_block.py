@@ -291,7 +291,7 @@ def test_a_gpus_product_with_gelu_is_in_the_tanh_form() -> None:
 
 @pytest.mark.gpu
 @needs_cuda
-def test_a_gpu_compiles_the_whole_loss_into_one_graph() -> None:
+def test_a_gpu_compiles_network_and_loss_into_one_graph() -> None:
     config = tiny_config(width=64, num_heads=4, dropout=0.2)
     network = FactorizedDiT(config.network, config.tokenizer, 5).cuda().train()
     for parameter in network.parameters():
@@ -299,12 +299,10 @@ def test_a_gpu_compiles_the_whole_loss_into_one_graph() -> None:
     values = torch.randn(6, 24, 5, device="cuda")
     tokenizer, prior = Tokenizer(config.tokenizer), config.network.prior
     time = stratified_times(6, torch.Generator("cuda").manual_seed(1))
+    hidden = values > 0
+    tokens, scale = tokenize(tokenizer, values, ~hidden, prior=prior, relations=network.relations)
 
     def loss() -> Tensor:
-        hidden = values > 0
-        tokens, scale = tokenize(
-            tokenizer, values, ~hidden, prior=prior, relations=network.relations
-        )
         return masked_loss(
             network,
             tokenizer,

@@ -81,8 +81,6 @@ class Trainer:
     config : ModelConfig
     data : Source
     seed : int
-    compile_step : bool
-        Let PyTorch compile the loss (worth it on a GPU, for a long run).
     replay_steps : bool
         Replay steps as CUDA graphs, where there is a GPU and the table is not too wide for the
         inverses that a graph can capture.
@@ -95,7 +93,6 @@ class Trainer:
         data: Source,
         seed: int,
         *,
-        compile_step: bool = False,
         replay_steps: bool = True,
     ) -> None:
         self.network = network
@@ -108,8 +105,6 @@ class Trainer:
         self.best = [parameter.clone() for parameter in self.average.average]
         self.optimizer = Optimizer(network, config.training)
         self.progress = Progress()
-        self.loss = torch.compile(masked_loss) if compile_step else masked_loss
-        self.tokenize = torch.compile(tokenize) if compile_step else tokenize
         self.generator = torch.Generator(self.device)
         self.ranks = Ranks.current()
         self.replays: Replays[Exercise] | None = None
@@ -262,7 +257,7 @@ class Trainer:
                 for _ in range(2)
             ]
         lesson = whole.take(own)
-        tokens, scale = self.tokenize(
+        tokens, scale = tokenize(
             self.tokenizer,
             lesson.values_BTV,
             lesson.observed_BTV & ~lesson.hidden_BTV,
@@ -288,7 +283,7 @@ class Trainer:
     def _learn(self, exercise: Exercise) -> Tensor:
         """Follow the gradient of an exercise; returns its loss."""
         with precision(self.device):
-            loss = self.loss(
+            loss = masked_loss(
                 self.network,
                 self.tokenizer,
                 self.config.diffusion,

@@ -29,12 +29,11 @@ from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.training import Trainer
 from mdtim.windows import every_window
 
-Variant = Literal["mdtim", "compiled", "launched", "unfused", "sdpa", "eager"]
-"""This implementation as it is used; with the rest of a step compiled; without CUDA graphs; with
-blocks of PyTorch's operators, and then with scaled_dot_product_attention too; and that without
-CUDA graphs: plain PyTorch."""
+Variant = Literal["mdtim", "launched", "unfused", "sdpa", "eager"]
+"""This implementation as it is used; without CUDA graphs; with blocks of PyTorch's operators, and
+then with scaled_dot_product_attention too; and that without CUDA graphs: plain PyTorch."""
 
-SIDE_BY_SIDE: tuple[Variant, ...] = ("mdtim", "compiled", "sdpa", "eager")
+SIDE_BY_SIDE: tuple[Variant, ...] = ("mdtim", "sdpa", "eager")
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def random_series(rows: int, variates: int, device: torch.device) -> DeviceSerie
 
 def set_up(network: FactorizedDiT, variant: Variant) -> FactorizedDiT:
     """Choose how a network runs."""
-    network.fused_norm = network.fused_readout = variant in ("mdtim", "compiled", "launched")
+    network.fused_norm = network.fused_readout = variant in ("mdtim", "launched")
     for block in network.layers:
         assert isinstance(block, AxisBlock)
         block.attention = "sdpa" if variant in ("sdpa", "eager") else "auto"
@@ -125,7 +124,6 @@ def make_trainer(
         config,
         data,
         0,
-        compile_step=variant == "compiled",
         replay_steps=variant not in ("launched", "eager"),
     )
 
@@ -207,7 +205,6 @@ def measure_imputing(
 
 
 def _reset_memory(device: torch.device) -> None:
-    torch.compiler.reset()
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
@@ -300,7 +297,7 @@ def run_speed(
         return rows
     for size, draws in (("large", 1), ("large", 10), ("small", 10)):
         name = f"Energy test set, M = {draws}"
-        # A network alone is neither compiled nor replayed.
+        # A network alone is not replayed.
         beside: tuple[Variant, ...] = ("mdtim", "sdpa") if draws == 1 else ("mdtim",)
         for variant in beside:
             add(

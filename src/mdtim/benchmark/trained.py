@@ -76,7 +76,6 @@ class TrainedModel:
         if self.config.network.relates:
             found = read_relations(self.series, training, self.config.network.prior)
             self.network.learn_relations(found)
-        # Not compiled: replayed steps gain less from it than compiling takes.
         limited = self.config.training.limited_to(training)
         config = replace(self.config, training=limited)
         trainer = Trainer(self.network, config, data, self.cell.train_seed)
