@@ -122,10 +122,7 @@ class Levels:
         floor = floors[scores.index(min(scores))]
         levels = distribution.sharpened(blur, floor).cdf(truth)
         shares = shares.double()
-        num_groups = max(1, min(3, levels.numel() // 300))
-        # A knot should stand on about thirty cells.
-        num_knots = max(2, min(41, levels.numel() // num_groups // 30 + 2))
-        even = torch.linspace(0, 1, num_knots, dtype=torch.float64).tolist()
+        num_groups = max(1, min(5, levels.numel() // 300))
         edges = torch.quantile(shares, torch.arange(1, num_groups).double() / num_groups)
         member = torch.bucketize(shares, edges)
         centers, maps = [], []
@@ -134,7 +131,7 @@ class Levels:
             if not inside.any():
                 continue  # equal shares stay together
             centers.append(float(shares[inside].mean()))
-            maps.append(LevelMap.fit(levels[inside], even))
+            maps.append(LevelMap.fit(levels[inside], _knots(int(inside.sum()))))
         return cls(floor, tuple(centers), tuple(maps))
 
     def apply(self, levels: Tensor, shares: Tensor) -> Tensor:
@@ -146,6 +143,14 @@ class Levels:
             step = self.maps[group].apply(levels) - self.maps[group - 1].apply(levels)
             mapped = mapped + weight * step
         return mapped
+
+
+def _knots(num_cells: int) -> list[float]:
+    """Shares of a group's cells to put knots at: even, and at the ends of the usual intervals."""
+    # An even knot should stand on about thirty cells.
+    num_even = max(2, min(41, num_cells // 30 + 2))
+    ends = (0.025, 0.05, 0.95, 0.975) if num_cells >= 100 else ()
+    return sorted({*torch.linspace(0, 1, num_even, dtype=torch.float64).tolist(), *ends})
 
 
 def _varied(truth: Tensor, variate: Tensor, num_variates: int) -> Tensor:
