@@ -13,7 +13,12 @@ from torch import Tensor
 
 from gpu_cases import needs_cuda, poisoned, relative_error, run_python
 from mdtim import kernels
-from mdtim.kernels import axis_attention, reference_attention, sdpa_attention
+from mdtim.kernels import (
+    axis_attention,
+    pair_channels,
+    reference_attention,
+    sdpa_attention,
+)
 
 AXES: list[Any] = ["time", "variate"]
 
@@ -69,6 +74,21 @@ def test_attention_is_that_of_the_textbook(attention: Any, axis: Any, rope: bool
     expected = attention_by_loops(qkv, 2, axis, rope)
     torch.testing.assert_close(attention(qkv, 2, axis, rope=rope), expected)
     torch.testing.assert_close(axis_attention(qkv, 2, axis, rope=rope), expected)
+
+
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("attention", [reference_attention, sdpa_attention])
+def test_paired_channels_give_the_same_attention_and_gradients(attention: Any, axis: Any) -> None:
+    x = torch.randn(2, 5, 3, 12, dtype=torch.float64)
+    weight = torch.randn(3 * 12, 12, dtype=torch.float64, requires_grad=True)
+
+    def run(paired: bool) -> tuple[Tensor, Tensor]:
+        rows = pair_channels(weight, 2) if paired else weight
+        out = attention(x @ rows.T, 2, axis, rope=True, paired=paired)
+        return out, torch.autograd.grad(out.square().sum(), weight)[0]
+
+    for plain, paired in zip(run(False), run(True), strict=True):
+        torch.testing.assert_close(paired, plain)
 
 
 @pytest.mark.parametrize("axis", AXES)

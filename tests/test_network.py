@@ -8,6 +8,7 @@ from conftest import tiny_config
 from mdtim.config import Prior, preset
 from mdtim.diffusion import tokenize
 from mdtim.guesses import Relations
+from mdtim.layers import gelu
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.tokenizer import Tokenizer
 
@@ -130,3 +131,15 @@ def test_a_network_sees_its_whole_window_and_all_variates() -> None:
     values[0, 4, 0] = values[0, :, 0].mean()  # inside the range: the scale does not change
     moved = network(read(tokenizer, values, visible))[0, 9, 2]
     assert not torch.allclose(plain, moved)
+
+
+def test_gelu_has_one_form_with_and_without_gradients() -> None:
+    x = torch.linspace(-40, 40, 4_001, dtype=torch.float64)
+    expected = torch.nn.functional.gelu(x, approximate="tanh")
+    given = x.clone()
+    torch.testing.assert_close(gelu(given), expected, rtol=1e-12, atol=1e-12)
+    assert torch.equal(given, x), "its input was written to"
+    learning = x.clone().requires_grad_()
+    torch.testing.assert_close(gelu(learning), expected)
+    (slope,) = torch.autograd.grad(gelu(learning).sum(), learning)
+    assert slope.isfinite().all()

@@ -39,6 +39,7 @@ def axis_attention(
     axis: Axis,
     *,
     rope: bool,
+    paired: bool = False,
     implementation: Implementation = "auto",
 ) -> Tensor:
     """Attend along time, or along the variates, with full softmax attention.
@@ -54,6 +55,8 @@ def axis_attention(
         of a window attends over its V variates.
     rope
         Rotate q and k by their position along the axis (rotate-half, base 10000).
+    paired
+        The channels of q and k come as :func:`pair_channels` puts them; not for Triton.
     implementation
         `"auto"` takes the Triton operator where it can run, and otherwise the faster of
         PyTorch's ways; the others name one.
@@ -73,9 +76,9 @@ def axis_attention(
         else:
             implementation = "sdpa"
     if implementation == "sdpa":
-        return sdpa_attention(qkv_BTVE, num_heads, axis, rope=rope)
+        return sdpa_attention(qkv_BTVE, num_heads, axis, rope=rope, paired=paired)
     if implementation == "reference":
-        return reference_attention(qkv_BTVE, num_heads, axis, rope=rope)
+        return reference_attention(qkv_BTVE, num_heads, axis, rope=rope, paired=paired)
     if implementation != "triton":
         raise ValueError(f"unknown implementation {implementation!r}")
     if not fits_triton(qkv_BTVE, qkv_BTVE.dtype, width, length):
@@ -83,27 +86,32 @@ def axis_attention(
             f"the Triton operator takes CUDA tensors with L <= {MAX_LENGTH} and d = 16, 32 or 64; "
             f"got {tuple(qkv_BTVE.shape)} {qkv_BTVE.dtype} on {qkv_BTVE.device}"
         )
+    assert not paired, "the Triton operator takes the halves of a head apart"
     table_Ld = rope_table(length, width, qkv_BTVE) if rope else None
     out_BTVD: Tensor = _triton_attention(qkv_BTVE, table_Ld, num_heads, axis == "time")
     return out_BTVD
 
 
-def reference_attention(qkv_BTVE: Tensor, num_heads: int, axis: Axis, *, rope: bool) -> Tensor:
+def reference_attention(
+    qkv_BTVE: Tensor, num_heads: int, axis: Axis, *, rope: bool, paired: bool = False
+) -> Tensor:
     """Compute the attention by its definition, softmax(q kᵀ / √d) v.
 
     (B, T, V, E) to (B, T, V, D); the parameters are those of :func:`axis_attention`.
     """
-    q_NHLd, k_NHLd, v_NHLd = _split_heads(qkv_BTVE, num_heads, axis, rope)
+    q_NHLd, k_NHLd, v_NHLd = _split_heads(qkv_BTVE, num_heads, axis, rope, paired)
     scores_NHLL = (q_NHLd / math.sqrt(q_NHLd.shape[-1])) @ k_NHLd.mT
     return _merge_heads(scores_NHLL.softmax(-1) @ v_NHLd, qkv_BTVE, axis)
 
 
-def sdpa_attention(qkv_BTVE: Tensor, num_heads: int, axis: Axis, *, rope: bool) -> Tensor:
+def sdpa_attention(
+    qkv_BTVE: Tensor, num_heads: int, axis: Axis, *, rope: bool, paired: bool = False
+) -> Tensor:
     """Compute the attention with PyTorch's fused operator.
 
     (B, T, V, E) to (B, T, V, D); the parameters are those of :func:`axis_attention`.
     """
-    q_NHLd, k_NHLd, v_NHLd = _split_heads(qkv_BTVE, num_heads, axis, rope)
+    q_NHLd, k_NHLd, v_NHLd = _split_heads(qkv_BTVE, num_heads, axis, rope, paired)
     out_NHLd = F.scaled_dot_product_attention(q_NHLd, k_NHLd, v_NHLd)
     return _merge_heads(out_NHLd, qkv_BTVE, axis)
 
@@ -132,8 +140,20 @@ def fits_triton(tensor: Tensor, dtype: torch.dtype, width: int, length: int) -> 
     )
 
 
+def pair_channels(weight_ED: Tensor, num_heads: int) -> Tensor:
+    """Rows of a weight that makes q, k and v, reordered for a fast rotation.
+
+    In each head of q and k the two channels that rotate together come side by side: one complex
+    number. Their products do not change, as both are reordered alike.
+    """
+    width = len(weight_ED) // 3
+    qk_ED, v_DD = weight_ED[: 2 * width], weight_ED[2 * width :]
+    pairs = qk_ED.view(2 * num_heads, 2, -1, qk_ED.shape[1]).transpose(1, 2)
+    return torch.cat([pairs.reshape(qk_ED.shape), v_DD])
+
+
 def _split_heads(
-    qkv_BTVE: Tensor, num_heads: int, axis: Axis, rope: bool
+    qkv_BTVE: Tensor, num_heads: int, axis: Axis, rope: bool, paired: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v as (N, H, L, d): views over the variates, one shared copy over time."""
     length = _attended_length(qkv_BTVE, num_heads, axis)
@@ -141,10 +161,14 @@ def _split_heads(
     width = x.shape[-1] // (3 * num_heads)
     x_NL3Hd = x.reshape(x.shape[0] * x.shape[1], length, 3, num_heads, width)
     q_NHLd, k_NHLd, v_NHLd = x_NL3Hd.permute(2, 0, 3, 1, 4).unbind(0)
-    if rope:
-        table_Ld = rope_table(length, width, qkv_BTVE)
-        q_NHLd, k_NHLd = _rotate(q_NHLd, table_Ld), _rotate(k_NHLd, table_Ld)
-    return q_NHLd, k_NHLd, v_NHLd
+    if not rope:
+        return q_NHLd, k_NHLd, v_NHLd
+    table_Ld = rope_table(length, width, qkv_BTVE)
+    if paired:
+        rotated_NL2Hd = _rotate_pairs(x_NL3Hd[:, :, :2], table_Ld)
+        q_NHLd, k_NHLd = rotated_NL2Hd.permute(2, 0, 3, 1, 4).unbind(0)
+        return q_NHLd, k_NHLd, v_NHLd
+    return _rotate(q_NHLd, table_Ld), _rotate(k_NHLd, table_Ld), v_NHLd
 
 
 def _merge_heads(out_NHLd: Tensor, qkv_BTVE: Tensor, axis: Axis) -> Tensor:
@@ -162,6 +186,15 @@ def _rotate(x_NHLd: Tensor, table_Ld: Tensor) -> Tensor:
     a, b = x_NHLd.chunk(2, -1)
     turned = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
     return torch.cat(turned, -1).to(x_NHLd.dtype)
+
+
+def _rotate_pairs(x_NL2Hd: Tensor, table_Ld: Tensor) -> Tensor:
+    """Turn the pairs (x_2i, x_{2i+1}), as complex numbers in one pass."""
+    z_NL2Hc = torch.view_as_complex(x_NL2Hd.view(*x_NL2Hd.shape[:-1], -1, 2))
+    turn_Lc = torch.complex(*table_Ld.chunk(2, -1))
+    # Spread over the heads: long rows are what a CPU is fast with.
+    turn_L2Hc = turn_Lc[:, None, None].expand(z_NL2Hc.shape[1:]).contiguous()
+    return torch.view_as_real(z_NL2Hc * turn_L2Hc).flatten(-2)
 
 
 def rope_table(length: int, width: int, like: Tensor) -> Tensor:
