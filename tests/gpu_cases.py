@@ -142,12 +142,12 @@ def stack_errors(
     blocks = [make_block(width, num_heads, axis).to(**kind) for axis in ("time", "variate", "time")]
     h = torch.randn(*shape, width).to(**kind)
     modulation = moderate_modulation(shape[0], 3 * 6 + 2, width).to(**kind)
+    given = h.clone()
     with poisoned(), torch.no_grad():
         out = layers.forward_fused(blocks, h, modulation[:, :-2])
-        given = h.clone()
         normalized = layers.forward_fused(blocks, h, modulation)
     assert torch.equal(h, given), "the caller's states were written to"
-    truth, exact = h.double(), modulation.double()
+    truth, exact = given.double(), modulation.double()
     with torch.no_grad():
         for number, block in enumerate(blocks):
             slots = exact[:, 6 * number :][:, :6]

@@ -230,6 +230,18 @@ def test_a_calibration_is_monotone_and_keeps_the_ends(count: int, seed: int) -> 
     assert float(mapped[-1]) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize(("count", "maps"), [(80, 1), (299, 1), (700, 2), (1_500, 5), (9_000, 5)])
+def test_many_cells_make_more_maps_and_knots_at_the_ends_of_intervals(
+    count: int, maps: int
+) -> None:
+    share = torch.linspace(0, 1, count, dtype=torch.float64)
+    fitted = Levels.fit(gaussian_bins(count, 1.0), normal(count), share, blur=0.0)
+    assert len(fitted.maps) == len(fitted.shares) == maps
+    for one in fitted.maps:
+        assert ({0.025, 0.05, 0.95, 0.975} <= set(one.actual)) is (count >= 100)
+        assert list(one.actual) == sorted(set(one.actual))
+
+
 def test_calibration_follows_the_masked_share_of_the_window() -> None:
     share = torch.rand(30_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     # Too wide where little is masked, too narrow where much is.

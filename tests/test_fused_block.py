@@ -26,7 +26,7 @@ from mdtim import fused_block, row_passes
 from mdtim.diffusion import masked_loss, stratified_times, tokenize
 from mdtim.dropout import keep_mask
 from mdtim.layers import AxisBlock
-from mdtim.network import FactorizedDiT
+from mdtim.network import FactorizedDiT, of_each_variate
 from mdtim.row_passes import GATE_A, GATE_M, Rows
 from mdtim.tokenizer import Tokenizer
 
@@ -37,10 +37,14 @@ AXES: list[Any] = ["time", "variate"]
 
 INTERPRETED = """
 import json
+from unittest import mock
 import torch
+from conftest import tiny_config
 from gpu_cases import block_errors, make_block, norm_errors, stack_errors
 from mdtim import fused_block, fused_stack, row_passes
 from mdtim.kernels import rope_table
+from mdtim.layers import forward_fused
+from mdtim.network import FactorizedDiT
 
 results = []
 def check(shape, heads, width, axis, dropout, dtype=torch.float32, limit=1e-5):
@@ -71,6 +75,33 @@ out = block(empty, torch.zeros(0, 6, 32), torch.tensor(1))
 out.sum().backward()
 assert out.shape == empty.grad.shape == empty.shape
 assert block.down.weight.grad.abs().sum() == 0
+
+with torch.no_grad():
+    assert forward_fused([block], empty.detach(), torch.zeros(0, 6, 32)).shape == empty.shape
+
+# A network takes all blocks at once where it fills and they fit, and only there.
+config = tiny_config(width=32, num_heads=2, dropout=0.2)
+network = FactorizedDiT(config.network, config.tokenizer, 3).eval()
+for parameter in network.parameters():
+    torch.nn.init.normal_(parameter, std=0.1)
+for one in network.blocks:
+    one.attention = "triton"
+states, modulation = torch.randn(2, 9, 3, 32), network._modulation(torch.rand(2)).detach()
+with mock.patch("mdtim.network.forward_fused", wraps=forward_fused) as whole:
+    one_by_one = network._forward_blocks(states, modulation)
+    assert not whole.called, "gradients are wanted"
+    with torch.no_grad():
+        at_once = network._forward_blocks(states, modulation)
+        assert whole.call_count == 1
+        network.blocks[1].fused = False
+        network._forward_blocks(states, modulation)
+        network.blocks[1].fused = True
+        network.fused_norm = False
+        network._forward_blocks(states, modulation)
+        network.fused_norm = True
+        network.train()._forward_blocks(states, modulation)
+    assert whole.call_count == 1
+torch.testing.assert_close(at_once, one_by_one, rtol=1e-4, atol=1e-5)
 
 h = torch.randn(1, 3, 2, 32).transpose(1, 2).requires_grad_()  # strided as no program expects
 linear = (block.qkv, block.out, block.up, block.down)
@@ -257,6 +288,19 @@ def test_blocks_in_one_operator_agree_with_their_definition(
 ) -> None:
     errors = stack_errors((5, steps, variates), 64, 4, device="cuda", dtype=dtype)
     assert max(errors.values()) <= limit(dtype), errors
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_product_for_each_variate_writes_where_its_cells_belong(dtype: torch.dtype) -> None:
+    x = torch.randn(3, 9, 5, 16, device="cuda", dtype=dtype)
+    weights = torch.randn(5, 16, 64, device="cuda")
+    exact = torch.einsum("btvi,vid->btvd", x.double(), weights.to(dtype).double())
+    with torch.no_grad():
+        out = of_each_variate(x, weights)
+    assert out.is_contiguous()
+    assert float((out.double() - exact).norm() / exact.norm()) <= limit(dtype)
 
 
 @pytest.mark.gpu

@@ -183,7 +183,7 @@ def test_time_is_matched_to_the_masked_share_or_zero_without() -> None:
 def test_clumping_is_one_where_chance_masks_and_more_where_gaps_are_longer(rate: float) -> None:
     shape, generator = (300, 48, 7), np.random.default_rng(1)
     uniform, geometric = (
-        clumping(torch.from_numpy(~way(shape, rate, generator)))
+        clumping(torch.from_numpy(~way(shape, rate, generator)), torch.ones(shape[:2]).bool())
         for way in (missingness.uniform, missingness.geometric)
     )
     assert float(uniform.mean()) == pytest.approx(1, abs=0.02)
@@ -193,8 +193,13 @@ def test_clumping_is_one_where_chance_masks_and_more_where_gaps_are_longer(rate:
 
 def test_clumping_knows_the_gaps_of_a_window_without_chance() -> None:
     visible = torch.ones((4, 10, 2), dtype=torch.bool)
-    visible[1, 3:8, 0] = False  # one gap of five; at its share chance would make 1.3 of a gap
+    visible[1, 3:8, 0] = False  # one gap of five steps, where chance makes some of 1.3
     visible[2] = False
     visible[3, ::2] = False  # every second step: as many gaps as there can be
     expected = [0.0, 2 * 0.25 * (1 + 9 * 0.75), 1.0, 2 * 0.5 * (1 + 9 * 0.5) / 10]
-    np.testing.assert_allclose(clumping(visible).numpy(), expected)
+    inside = torch.ones((4, 10), dtype=torch.bool)
+    np.testing.assert_allclose(clumping(visible, inside).numpy(), expected)
+    # What lies beyond the end of a series is no gap.
+    longer = torch.cat([visible, torch.zeros((4, 6, 2), dtype=torch.bool)], dim=1)
+    inside = torch.cat([inside, torch.zeros((4, 6), dtype=torch.bool)], dim=1)
+    np.testing.assert_allclose(clumping(longer, inside).numpy(), expected)

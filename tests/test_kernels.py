@@ -89,6 +89,8 @@ def test_paired_channels_give_the_same_attention_and_gradients(attention: Any, a
 
     for plain, paired in zip(run(False), run(True), strict=True):
         torch.testing.assert_close(paired, plain)
+    nothing = attention(torch.zeros(0, 5, 3, 36), 2, axis, rope=True, paired=True)
+    assert nothing.shape == (0, 5, 3, 12)
 
 
 @pytest.mark.parametrize("axis", AXES)

@@ -141,5 +141,7 @@ def test_gelu_has_one_form_with_and_without_gradients() -> None:
     assert torch.equal(given, x), "its input was written to"
     learning = x.clone().requires_grad_()
     torch.testing.assert_close(gelu(learning), expected)
+    half = x.clamp(-3, 3).bfloat16()
+    assert torch.equal(gelu(half), torch.nn.functional.gelu(half, approximate="tanh"))
     (slope,) = torch.autograd.grad(gelu(learning).sum(), learning)
     assert slope.isfinite().all()

@@ -1,8 +1,8 @@
 """Blocks one behind the other as one operator without gradients, for a GPU that fills.
 
 :class:`mdtim.layers.AxisBlock` defines what a block computes. With all of them in one place, the
-end of a block and the norm in front of the next are one pass over memory, no state is kept longer
-than it is read, and the MLP's first product ends with GELU.
+end of a block and the norm in front of the next are one pass over memory, nothing is kept for a
+backward pass, and the MLP's first product ends with GELU.
 
 Shapes: B windows, T steps, V variates, R = B * T * V rows, D width, E = 3 * D, F = mlp_ratio * D,
 L attended length, d head width, S slots of a modulation.
@@ -66,6 +66,7 @@ def _axis_blocks(
     over_time: list[bool],
 ) -> Tensor:
     num_windows, num_steps, num_variates, width = h_BTVD.shape
+    assert modulation_BSD.shape[1] - BLOCK_SLOTS * len(over_time) in (0, 2)
     rows = Rows(num_windows, num_steps * num_variates, width, dropout=0.0)
     h_RD = h_BTVD.contiguous().view(-1, width)
     x_RD = row_passes.normalize(rows, h_RD, modulation_BSD)
@@ -73,7 +74,7 @@ def _axis_blocks(
         first = number * NUM_WEIGHTS
         block = BlockWeights(*(w.contiguous() for w in weights[first : first + NUM_WEIGHTS]))
         here_BSD = modulation_BSD[:, number * BLOCK_SLOTS :]
-        qkv_BTVE = (x_RD @ block.qkv.t()).view(*h_BTVD.shape[:3], -1)
+        qkv_BTVE = (x_RD @ block.qkv.t()).view(*h_BTVD.shape[:3], len(block.qkv))
         x_RD = attend(qkv_BTVE, tables_Ld[number], num_heads, along_time).view(-1, width)
         del qkv_BTVE  # the largest of all but the MLP's
         x_RD = x_RD @ block.out.t()

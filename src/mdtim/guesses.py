@@ -67,9 +67,14 @@ class Neighbours:
         """Interpolate visible values; flat beyond the outermost, 0 where nothing is visible."""
         x_left, x_right = x_BTV.gather(1, self.left_BTV), x_BTV.gather(1, self.right_BTV)
         value = torch.lerp(x_left, x_right, self.share_BTV)
-        return torch.where(self.nearest_BTV < x_BTV.shape[1], value, 0.0)
+        return torch.where(self.found_BTV, value, 0.0)
 
     @cached_property
+    def found_BTV(self) -> Tensor:
+        """Whether anything of the variate is visible."""
+        return torch.isfinite(torch.minimum(self.to_left_BTV, self.to_right_BTV))
+
+    @property
     def nearest_BTV(self) -> Tensor:
         """Steps to the nearest visible cell of the variate; T where there is none."""
         nearest_BTV = torch.minimum(self.to_left_BTV, self.to_right_BTV)

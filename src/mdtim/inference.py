@@ -151,7 +151,7 @@ class Predictor:
         distribution = full.take(wanted_BTV)
         at = Places(
             masked_share(visible_BTV)[window],
-            clumping(visible_BTV)[window],
+            clumping(visible_BTV, batch.inside_BT)[window],
             neighbours.gap_BTV[wanted_BTV],
             variate,
         )
@@ -263,13 +263,19 @@ def masked_share(visible_BTV: Tensor) -> Tensor:
     return 1 - visible_BTV.double().mean((1, 2))
 
 
-def clumping(visible_BTV: Tensor) -> Tensor:
-    """(B,) mean length of each window's gaps, over what it would be if chance had masked it."""
-    num_steps, num_variates = visible_BTV.shape[1:]
-    begins_BTV = torch.cat([~visible_BTV[:, :1], visible_BTV[:, :-1] & ~visible_BTV[:, 1:]], dim=1)
-    share_B = masked_share(visible_BTV)
+def clumping(visible_BTV: Tensor, inside_BT: Tensor) -> Tensor:
+    """(B,) mean length of each window's gaps, over what it would be if chance had masked it.
+
+    Steps beyond the end of a series are no gap.
+    """
+    num_variates = visible_BTV.shape[2]
+    masked_BTV = ~visible_BTV & inside_BT[..., None]
+    begins_BTV = torch.cat([masked_BTV[:, :1], visible_BTV[:, :-1] & masked_BTV[:, 1:]], dim=1)
+    steps_B = inside_BT.sum(1).double()
+    masked_B = masked_BTV.sum((1, 2)).double()
+    share_B = masked_B / (num_variates * steps_B).clamp_min(1)
     # As many cells are masked, so the lengths are to each other as the numbers of gaps.
-    by_chance_B = num_variates * share_B * (1 + (num_steps - 1) * (1 - share_B))
+    by_chance_B = num_variates * share_B * (1 + (steps_B - 1) * (1 - share_B))
     return by_chance_B / begins_BTV.sum((1, 2)).clamp_min(1)
 
 

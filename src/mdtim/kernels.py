@@ -190,7 +190,7 @@ def _rotate(x_NHLd: Tensor, table_Ld: Tensor) -> Tensor:
 
 def _rotate_pairs(x_NL2Hd: Tensor, table_Ld: Tensor) -> Tensor:
     """Turn the pairs (x_2i, x_{2i+1}), as complex numbers in one pass."""
-    z_NL2Hc = torch.view_as_complex(x_NL2Hd.view(*x_NL2Hd.shape[:-1], -1, 2))
+    z_NL2Hc = torch.view_as_complex(x_NL2Hd.view(*x_NL2Hd.shape[:-1], x_NL2Hd.shape[-1] // 2, 2))
     turn_Lc = torch.complex(*table_Ld.chunk(2, -1))
     # Spread over the heads: long rows are what a CPU is fast with.
     turn_L2Hc = turn_Lc[:, None, None].expand(z_NL2Hc.shape[1:]).contiguous()

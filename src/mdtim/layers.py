@@ -75,7 +75,8 @@ def normalize(h_BTVD: Tensor, modulation_B2D: Tensor, *, fused: bool = True) -> 
 
 def gelu(x: Tensor) -> Tensor:
     """GELU in its tanh form, x / (1 + exp(-2 √(2 / π) (x + 0.044715 x³)))."""
-    if x.device.type != "cpu" or (torch.is_grad_enabled() and x.requires_grad):
+    learns = torch.is_grad_enabled() and x.requires_grad
+    if x.device.type != "cpu" or x.dtype.itemsize < 4 or learns:
         return F.gelu(x, approximate="tanh")
     # On a CPU several passes with a logistic function take half the time of one with tanh.
     scale = 2 * math.sqrt(2 / math.pi)
@@ -129,7 +130,7 @@ class AxisBlock(nn.Module):
         """Attention with operators of PyTorch, or the single Triton operator."""
         weight_ED = self.qkv.weight
         # A CPU takes longer to rotate q and k as halves of a head than to make them.
-        complex_numbers = x_BTVD.device.type == "cpu" and x_BTVD.dtype.itemsize >= 4
+        complex_numbers = x_BTVD.device.type == "cpu" and working_dtype(x_BTVD).itemsize >= 4
         paired = self.rope and complex_numbers and self.attention != "triton"
         if paired:
             weight_ED = pair_channels(weight_ED, self.num_heads)

@@ -141,7 +141,7 @@ class FactorizedDiT(nn.Module):
         self.num_outputs = 1 if config.continuous else tokenizer.num_outputs
         self.reach = tokenizer.output_range
         self.fused_norm = True
-        """Take the operator in front of the head where it can run."""
+        """Take the operator in front of the head, or of all blocks and it, where they can run."""
         self.fused_readout = True
         """Take the operators behind the head where they can run (see :mod:`mdtim.readout`)."""
         self.head = nn.Linear(width, self.num_outputs + num_corrections)
@@ -246,7 +246,7 @@ class FactorizedDiT(nn.Module):
         """What modulates the blocks, one behind the other, and the head, (B, S, D)."""
         condition_BC = self.time(in_eights(sigma_B))
         modulation_BM: Tensor = self.modulation(F.silu(condition_BC))[: len(sigma_B)]
-        return modulation_BM.view(len(sigma_B), -1, self.config.width)
+        return modulation_BM.view(len(sigma_B), sum(self.slots), self.config.width)
 
     def embed(self, tokens: Tokens) -> Tensor:
         """What is known of every cell before the first block, (B, T, V, D)."""

@@ -20,11 +20,12 @@ from mdtim.benchmark.reading import (
 from mdtim.benchmark.summary import MADE_UP, mean_ratio, ratios
 
 SYSTEMS = """\
-Lowest first by the mean over the columns; in brackets the paper's figure for the system. \
-Settings and their sources: `src/mdtim/baselines/settings.json`. A system without a bracket is not \
-in the paper's table; one that is not listed has not been run, nor has a cell with a dash. All \
-train once for all rates, on windows with cells hidden in every way of the test, within the same \
-limits; none that does worse here than in the paper has had a second chance yet."""
+Lowest first by the mean over the columns, those with a dash last; in brackets the paper's \
+figure for the system. Settings and their sources: `src/mdtim/baselines/settings.json`. A system \
+without a bracket is not in the paper's table; one that is not listed has not been run, nor has \
+a cell with a dash. All train once for all rates, on windows with cells hidden in every way of \
+the test, within the same limits; none that does worse here than in the paper has had a second \
+chance yet."""
 
 COST = """\
 Seconds to impute are for the whole test set, the mean over the rates. The paper's MDTIM takes ten \
@@ -56,7 +57,12 @@ def _accuracy(dataset: str, found: dict[str, dict[Key, float]]) -> list[str]:
     keys: list[Key] = [(dataset, 48, pattern, rate) for pattern, rate in product(PATTERNS, RATES)]
     paper = {name.lower(): figures for name, figures in paper_figures("mae").items()}
     body = []
-    for method, figures in sorted(found.items(), key=lambda item: fmean(item[1].values())):
+
+    def order(item: tuple[str, dict[Key, float]]) -> tuple[bool, float]:
+        shown = [figure for key, figure in item[1].items() if key in keys]
+        return len(shown) < len(keys), fmean(shown or item[1].values())
+
+    for method, figures in sorted(found.items(), key=order):
         printed = paper.get(method, {})
         texts = [
             (f"{figures[key]:.4f}" if key in figures else "–")
