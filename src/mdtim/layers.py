@@ -129,8 +129,10 @@ class AxisBlock(nn.Module):
     def _attend(self, x_BTVD: Tensor) -> Tensor:
         """Attention with operators of PyTorch, or the single Triton operator."""
         weight_ED = self.qkv.weight
-        # A CPU takes longer to rotate q and k as halves of a head than to make them.
-        complex_numbers = x_BTVD.device.type == "cpu" and working_dtype(x_BTVD).itemsize >= 4
+        # A CPU takes longer to rotate q and k as halves of a head than to make them. With gradients
+        # complex numbers are no faster: their backward pass takes what they save.
+        fills = x_BTVD.device.type == "cpu" and not torch.is_grad_enabled()
+        complex_numbers = fills and working_dtype(x_BTVD).itemsize >= 4
         paired = self.rope and complex_numbers and self.attention != "triton"
         if paired:
             weight_ED = pair_channels(weight_ED, self.num_heads)
