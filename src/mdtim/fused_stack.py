@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mdtim import row_passes
 from mdtim.fused_block import BlockWeights
-from mdtim.row_passes import BLOCK_SLOTS, GATE_A, GATE_M, Rows
+from mdtim.row_passes import BLOCK_SLOTS, GATE_A, GATE_M, HEAD_SLOTS, Rows
 from mdtim.triton_attention import attend
 
 NUM_WEIGHTS = len(BlockWeights._fields)
@@ -66,7 +66,7 @@ def _axis_blocks(
     over_time: list[bool],
 ) -> Tensor:
     num_windows, num_steps, num_variates, width = h_BTVD.shape
-    assert modulation_BSD.shape[1] - BLOCK_SLOTS * len(over_time) in (0, 2)
+    assert modulation_BSD.shape[1] - BLOCK_SLOTS * len(over_time) in (0, HEAD_SLOTS)
     rows = Rows(num_windows, num_steps * num_variates, width, dropout=0.0)
     h_RD = h_BTVD.contiguous().view(-1, width)
     x_RD = row_passes.normalize(rows, h_RD, modulation_BSD)

@@ -26,9 +26,6 @@ from mdtim.kernels import (
 )
 from mdtim.triton_compiler import runs_triton
 
-HEAD_SLOTS = 2
-"""Vectors that modulate what the head reads: shift and scale."""
-
 
 class TimeEmbedding(nn.Module):
     """Embed the total noise σ(t) of a window, (B,) → (B, C)."""

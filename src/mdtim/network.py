@@ -16,14 +16,13 @@ from torch.nn import functional as F
 from mdtim.config import NetworkConfig, TokenizerConfig
 from mdtim.guesses import NUM_FEATURES, NUM_GUESSES, Guesses, Relations
 from mdtim.layers import (
-    HEAD_SLOTS,
     AxisBlock,
     TimeEmbedding,
     forward_fused,
     normalize,
     working_dtype,
 )
-from mdtim.row_passes import BLOCK_SLOTS
+from mdtim.row_passes import BLOCK_SLOTS, HEAD_SLOTS
 from mdtim.tokenizer import Tokenizer
 
 

@@ -29,6 +29,8 @@ dropouts of a block are told apart by the slot of the gate behind them."""
 NUM_SUMS = 7
 BLOCK_SLOTS = 6
 """Vectors that modulate a block: shift, scale and gate of the attention, then of the MLP."""
+HEAD_SLOTS = 2
+"""Vectors that modulate what the head reads: shift and scale."""
 
 
 class Tiling(NamedTuple):

@@ -20,7 +20,6 @@ import torch
 from mdtim.bench.environment import commit, device_name, versions
 from mdtim.config import ModelConfig, preset
 from mdtim.inference import Predictor
-from mdtim.layers import AxisBlock
 from mdtim.lessons import TrainingData
 from mdtim.masks import MaskMix
 from mdtim.network import FactorizedDiT
@@ -101,8 +100,7 @@ def random_series(rows: int, variates: int, device: torch.device) -> DeviceSerie
 def set_up(network: FactorizedDiT, variant: Variant) -> FactorizedDiT:
     """Choose how a network runs."""
     network.fused_norm = network.fused_readout = variant in ("mdtim", "launched")
-    for block in network.layers:
-        assert isinstance(block, AxisBlock)
+    for block in network.blocks:
         block.attention = "sdpa" if variant in ("sdpa", "eager") else "auto"
         block.fused = variant != "unfused"
     return network

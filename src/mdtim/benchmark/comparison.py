@@ -23,9 +23,8 @@ SYSTEMS = """\
 Lowest first by the mean over the columns, those with a dash last; in brackets the paper's \
 figure for the system. Settings and their sources: `src/mdtim/baselines/settings.json`. A system \
 without a bracket is not in the paper's table; one that is not listed has not been run, nor has \
-a cell with a dash. All train once for all rates, on windows with cells hidden in every way of \
-the test, within the same limits; none that does worse here than in the paper has had a second \
-chance yet."""
+a cell with a dash. A system that learns does so once for all rates, and all within the same \
+limits; none that does worse here than in the paper has had a second chance yet."""
 
 COST = """\
 Seconds to impute are for the whole test set, the mean over the rates. The paper's MDTIM takes ten \
