@@ -8,7 +8,7 @@ import pytest
 
 from mdtim.bench.section import read_rows
 from mdtim.benchmark import summary
-from mdtim.benchmark.experiments import Cell, cells_of
+from mdtim.benchmark.experiments import Cell, cells_of, with_methods
 from mdtim.benchmark.reading import mean_over_seeds, paper_figures, paper_forecasts
 from mdtim.benchmark.rows import Row, append
 from mdtim.benchmark.tables import render
@@ -67,6 +67,20 @@ def test_seeds_are_averaged_within_the_latest_configuration(tmp_path: Path) -> N
     write(path, cells[1:2], 0.3, config="y")
     (value,) = mean_over_seeds(read_rows(path), "mae").values()
     assert value == pytest.approx(0.2)
+
+
+def test_a_system_run_with_other_settings_has_a_line_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    write(path, cells_of("main", "etth"), 0.1)
+    for preset, score in (("default", 0.4), ("authors", 0.3), ("default+max_minutes=17", 0.2)):
+        write(path, with_methods(cells_of("main", "etth"), ["saits"], preset), score)
+    text = render(path)
+    systems = text[text.index("## All systems") : text.index("## Distributions")]
+    assert [row[:2] for row in lines_of(systems, "| saits")] == [
+        ["saits, max_minutes=17", "0.2000 (0.14)"],
+        ["saits, authors", "0.3000 (0.14)"],
+        ["saits", "0.4000 (0.14)"],
+    ]
 
 
 def test_an_ablation_says_what_each_change_costs(tmp_path: Path) -> None:

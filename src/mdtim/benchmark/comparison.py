@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 from statistics import fmean
+from typing import NamedTuple
 
 from mdtim.baselines.settings import methods
 from mdtim.benchmark.experiments import COSTS, FOUR_SETS, PATTERNS, RATES
@@ -39,36 +40,60 @@ def system_tables(rows: Sequence[TextRow]) -> list[str]:
     lines = [SYSTEMS]
     for dataset in (*FOUR_SETS, "physionet2012", "nycweather"):
         found = {
-            method: figures
-            for method in ("mdtim", *methods())
-            if (figures := _figures(chosen, dataset, method, "mae"))
+            system: _figures(chosen, dataset, system, "mae") for system in _systems(chosen, dataset)
         }
         if found:
             lines += ["", f"### {dataset}", "", *_accuracy(dataset, found)]
     return lines
 
 
-def _figures(rows: Sequence[TextRow], dataset: str, method: str, column: str) -> dict[Key, float]:
-    return mean_over_seeds(choose(rows, dataset=dataset, method=method), column)
+class System(NamedTuple):
+    """A method with its settings: one line of a table."""
+
+    method: str
+    preset: str
+
+    @property
+    def title(self) -> str:
+        """The method, and what its settings are called where they are not the usual ones."""
+        words = [word for word in self.preset.split("+") if word not in ("default", "base", "")]
+        return ", ".join([self.method, *words])
 
 
-def _accuracy(dataset: str, found: dict[str, dict[Key, float]]) -> list[str]:
+def _systems(rows: Sequence[TextRow], dataset: str) -> list[System]:
+    """All that a data set has rows of: mdtim, then the others in the order of their settings."""
+    here = choose(rows, dataset=dataset)
+    return [
+        System(method, preset)
+        for method in ("mdtim", *methods())
+        for preset in dict.fromkeys(row["preset"] for row in choose(here, method=method))
+    ]
+
+
+def _figures(
+    rows: Sequence[TextRow], dataset: str, system: System, column: str
+) -> dict[Key, float]:
+    own = choose(rows, dataset=dataset, method=system.method, preset=system.preset)
+    return mean_over_seeds(own, column)
+
+
+def _accuracy(dataset: str, found: dict[System, dict[Key, float]]) -> list[str]:
     keys: list[Key] = [(dataset, 48, pattern, rate) for pattern, rate in product(PATTERNS, RATES)]
     paper = {name.lower(): figures for name, figures in paper_figures("mae").items()}
     body = []
 
-    def order(item: tuple[str, dict[Key, float]]) -> tuple[bool, float]:
+    def order(item: tuple[System, dict[Key, float]]) -> tuple[bool, float]:
         shown = [figure for key, figure in item[1].items() if key in keys]
         return len(shown) < len(keys), fmean(shown or item[1].values())
 
-    for method, figures in sorted(found.items(), key=order):
-        printed = paper.get(method, {})
+    for system, figures in sorted(found.items(), key=order):
+        printed = paper.get(system.method, {})
         texts = [
             (f"{figures[key]:.4f}" if key in figures else "–")
             + (f" ({printed[key]:g})" if key in printed else "")
             for key in keys
         ]
-        body.append([method, *texts])
+        body.append([system.title, *texts])
     return table(["system", *(f"{pattern} {rate:.0%}" for _, _, pattern, rate in keys)], body)
 
 
@@ -78,12 +103,13 @@ def sample_table(rows: Sequence[TextRow]) -> list[str]:
     if {row["method"] for row in chosen} <= {"mdtim"}:
         return []
     body = []
-    for dataset, method in product(FOUR_SETS, ("mdtim", *methods())):
-        crps = _figures(chosen, dataset, method, "crps")
-        coverage = _figures(chosen, dataset, method, "coverage90")
-        for key in sorted(crps):
-            name = [dataset, method, key[2], f"{key[3]:.0%}"]
-            body.append([*name, f"{crps[key]:.4f}", f"{coverage[key]:.1%}"])
+    for dataset in FOUR_SETS:
+        for system in _systems(chosen, dataset):
+            crps = _figures(chosen, dataset, system, "crps")
+            coverage = _figures(chosen, dataset, system, "coverage90")
+            for key in sorted(crps):
+                name = [dataset, system.title, key[2], f"{key[3]:.0%}"]
+                body.append([*name, f"{crps[key]:.4f}", f"{coverage[key]:.1%}"])
     return table(["data", "system", "pattern", "rate", "CRPS", "90 % covers"], body)
 
 
