@@ -196,8 +196,8 @@ def test_lessons_of_several_shapes_are_replayed_as_they_are_launched(
             for _ in range(24):
                 losses.append(float(trainer._step(0.5)))
                 trainer.progress.step += 1
+            assert not replayed or (trainer.replays and trainer.replays.graphs)
         runs.append((losses, list(network.parameters())))
-        assert not replayed or (trainer.replays and trainer.replays.graphs)
     assert runs[1][0] == pytest.approx(runs[0][0], rel=1e-3)
     for one, two in zip(runs[0][1], runs[1][1], strict=True):
         torch.testing.assert_close(one, two, rtol=1e-2, atol=1e-4)

@@ -144,10 +144,22 @@ def test_a_run_replayed_as_cuda_graphs_is_the_same_run() -> None:
     runs = [
         trainer(config, 0, torch.device("cuda"), replay_steps=graphs) for graphs in (False, True)
     ]
+    assert runs[1].replay_steps
     for run in runs:
         assert run.run() == "finished"
-    assert runs[1].replays
     launched, replayed = ([record.loss for record in run.progress.history] for run in runs)
     assert replayed == pytest.approx(launched, rel=1e-3)
     for one, two in zip(*(run.network.parameters() for run in runs), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_a_run_that_is_over_leaves_no_memory_of_its_steps() -> None:
+    config = tiny_config(width=64, num_heads=4, max_steps=12, validate_every=12)
+    held = []
+    for _ in range(4):
+        trainer(config, 0, torch.device("cuda")).run()
+        torch.cuda.empty_cache()
+        held.append(torch.cuda.memory_reserved())
+    assert held[-1] <= held[1], "each run adds to what is held"

@@ -107,17 +107,9 @@ class Trainer:
         self.progress = Progress()
         self.generator = torch.Generator(self.device)
         self.ranks = Ranks.current()
-        self.replays: Replays[Exercise] | None = None
         captures = data.num_variates <= MAX_SIZE and self.ranks.count == 1
-        if replay_steps and self.device.type == "cuda" and captures:
-            self.replays = Replays(
-                self.device,
-                self.generator,
-                kind=data.prepare,
-                seed=self._seed_exercise,
-                make=self._make,
-                learn=self._learn,
-            )
+        self.replay_steps = replay_steps and self.device.type == "cuda" and captures
+        self.replays: Replays[Exercise] | None = None
 
     def run(
         self,
@@ -188,17 +180,30 @@ class Trainer:
 
     @contextmanager
     def stream(self) -> Iterator[None]:
-        """The stream that steps are captured on, in order with what comes before and after."""
-        if self.replays is None:
+        """The stream that steps are captured on, in order with what comes before and after.
+
+        The graphs go with it: each holds the memory of a whole step, and as they know the trainer,
+        it would stay until Python looks for cycles, which no lack of a GPU's memory makes it do.
+        """
+        if not self.replay_steps:
             yield
             return
-        caller, own = torch.cuda.current_stream(self.device), self.replays.stream
-        own.wait_stream(caller)
+        self.replays = Replays(
+            self.device,
+            self.generator,
+            kind=self.data.prepare,
+            seed=self._seed_exercise,
+            make=self._make,
+            learn=self._learn,
+        )
+        own = self.replays.stream
+        own.wait_stream(torch.cuda.current_stream(self.device))
         try:
             with torch.cuda.stream(own):
                 yield
         finally:
-            caller.wait_stream(own)
+            own.synchronize()
+            self.replays = None
 
     def _lost(self, loss: RankLost, checkpoint: Path | None) -> RankLost:
         """Save what there is, and say how to go on."""
