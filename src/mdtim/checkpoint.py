@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 FORMAT = "mdtim"
-FORMAT_VERSION = 1
-"""Raised whenever an older reader could misread a newer folder."""
+FORMAT_VERSION = 2
+"""Raised whenever folders of before could no longer be read, or would be misread."""
 
 
 def save_folder(folder: Path, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

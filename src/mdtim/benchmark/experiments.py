@@ -126,7 +126,9 @@ def _ablation() -> list[Cell]:
 
 
 # Small enough for a CPU: what is asked is how two runs of one recipe compare.
-_TINY = "paper-small+width=32+num_heads=2+num_layers=2+batch_size=64+max_steps=2000+warmup_steps=200"
+_TINY = (
+    "paper-small+width=32+num_heads=2+num_layers=2+batch_size=64+max_steps=2000+warmup_steps=200"
+)
 
 RANGES: dict[str, str] = {
     "its own": _TINY,
