@@ -47,7 +47,14 @@ def run(
         cells = [cell for cell in cells_of(experiment, dataset) if preset in (None, cell.preset)]
         if methods is not None:
             cells = with_methods(cells, methods.split(","), settings)
-        complete = run_cells(cells, results, runs, resolve_device(device), max_minutes=max_minutes)
+        complete = run_cells(
+            cells,
+            results,
+            runs,
+            resolve_device(device),
+            max_minutes=max_minutes,
+            log=typer.echo,  # unlike print, at once, to a file too
+        )
     if not complete:
         raise typer.Exit(1)
 
