@@ -32,7 +32,7 @@ TIERS = [
         *("series", "relations", "checkpoint", "distributed", "inference", "sampling"),
         *("lessons", "muon", "optimization", "replays", "training"),
     },
-    {"fitting", "progress", "model", "imputation", "imputer", "pretrained"},
+    {"fitting", "doubts", "progress", "model", "imputation", "imputer", "pretrained"},
     {
         *("report", "sources", "datasets", "messages", "options", "evaluation", "demo"),
         *("batch", "bench", "pretraining"),

@@ -25,8 +25,8 @@ from mdtim.batch.engine import Outcome, run_all
 from mdtim.batch.engine_local import LocalPool
 from mdtim.batch.target import Target
 from mdtim.cli import app
+from mdtim.doubts import ImputationWarning
 from mdtim.imputer import MDTIMImputer
-from mdtim.model import ImputationWarning
 from mdtim.table import Table, TableOptions
 
 

@@ -117,7 +117,7 @@ def test_a_tree_that_travels_says_its_commit_itself(monkeypatch: pytest.MonkeyPa
     assert environment.commit() == "abc"
 
 
-@pytest.mark.filterwarnings("ignore::mdtim.model.ImputationWarning")
+@pytest.mark.filterwarnings("ignore::mdtim.doubts.ImputationWarning")
 def test_load_counts_what_clients_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With workers that only pretend, in a server of this process."""
     from service_cases import running, stub_settings

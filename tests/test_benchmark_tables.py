@@ -83,6 +83,16 @@ def test_a_system_run_with_other_settings_has_a_line_of_its_own(tmp_path: Path) 
     ]
 
 
+def test_a_smallest_range_stands_between_the_recipe_and_the_papers_figure(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    write(path, cells_of("faithful", "sine"), 0.0005)
+    assert "## Range" not in render(path)
+    write(path, cells_of("range"), 0.0019)
+    text = render(path)
+    found = [row[1] for row in lines_of(text[text.index("## Range") :], "|")[2:5]]
+    assert found == ["0.0005", "0.0019", "0.0020"]
+
+
 def test_an_ablation_says_what_each_change_costs(tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
     for cell in cells_of("ablation"):

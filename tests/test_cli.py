@@ -84,6 +84,19 @@ def test_a_model_is_fitted_once_and_used_again(source: Path, tmp_path: Path) -> 
     assert "window: 16" in run("info", tmp_path / "model")
 
 
+@pytest.mark.parametrize("command", ["impute", "report", "evaluate"])
+def test_a_model_is_not_trained_in_passing(command: str, source: Path, tmp_path: Path) -> None:
+    run("fit", source, "-o", tmp_path / "model", *QUICK)
+    target = [] if command == "evaluate" else ["-o", tmp_path / "out.html"]
+    arguments = [command, source, *target, "--model", tmp_path / "model"]
+    said = run(*arguments, "--fit", "--max-steps", "3", code=2)
+    assert "--fit, --max-steps cannot be followed" in " ".join(said.split())
+    if command == "evaluate":
+        run(*arguments, "--seed", "3", "--quiet")
+    else:
+        assert "--seed cannot be followed" in " ".join(run(*arguments, "--seed", 3, code=2).split())
+
+
 def test_evaluate_prints_scores_beside_simple_methods(source: Path, tmp_path: Path) -> None:
     text = run("evaluate", source, "--report", tmp_path / "r.html", *QUICK)
     assert "linear" in text

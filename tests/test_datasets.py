@@ -48,6 +48,22 @@ def test_long_sets_have_the_windows_of_the_protocol(
 
 @needs_data
 @pytest.mark.usefixtures("data")
+@pytest.mark.parametrize(
+    ("name", "narrow"), [("etth", 0.15), ("energy", 0.61), ("weather", 0.64), ("sine", 1.0)]
+)
+def test_windows_are_as_narrow_as_the_tables_of_results_say(name: str, narrow: float) -> None:
+    dataset = datasets.load(name)
+    starts = windows_within(dataset, dataset.training, 48).starts[::7]
+    spans = np.ptp(dataset.values[starts[:, None] + np.arange(48)], axis=1)
+    if name == "sine":
+        spans = spans * dataset.unit
+        assert np.median(spans) == pytest.approx(0.48, abs=0.005)
+        assert spans.max() <= 1
+    assert (spans < 1).mean() == pytest.approx(narrow, abs=0.005)
+
+
+@needs_data
+@pytest.mark.usefixtures("data")
 def test_weather_has_no_fault_mark_left() -> None:
     _, raw = datasets._read_columns("weather", "latin-1")
     assert (raw == -9999).any()

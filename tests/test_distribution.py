@@ -6,7 +6,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdtim.calibration import Calibration, LevelMap, Levels, Places
@@ -33,6 +33,7 @@ def drawn(distribution: BinDistribution, count: int) -> np.ndarray:
     return np.stack([distribution.quantile(float(level)).numpy() for level in levels])
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 200))
 def test_mean_and_std_are_those_of_its_samples(seed: int) -> None:
     distribution = random_distribution(seed)
@@ -48,6 +49,7 @@ def test_quantile_and_cdf_are_inverse(seed: int, level: float) -> None:
     np.testing.assert_allclose(back.numpy(), level, atol=1e-9)
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 200), st.floats(-4, 8))
 def test_exact_crps_is_the_limit_of_the_sample_formula(seed: int, truth: float) -> None:
     distribution = random_distribution(seed)

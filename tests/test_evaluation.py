@@ -11,7 +11,7 @@ from mdtim.evaluation import evaluate, hide_share
 from mdtim.scaling import Standardizer
 from mdtim.table import Table
 
-pytestmark = pytest.mark.filterwarnings("ignore::mdtim.model.ImputationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::mdtim.doubts.ImputationWarning")
 
 
 def imputer() -> MDTIMImputer:

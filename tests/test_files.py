@@ -108,6 +108,16 @@ def test_a_semicolon_file_may_use_decimal_commas(folder):
     assert frame["x"].tolist() == [1.5, -2.0]
 
 
+def test_beside_decimal_commas_dots_group_thousands(folder):
+    text = "t;heat;visitors;cost;map\n1;20,5;1.003;1.234,56;3.14\n2;18;953;7,5;2.718\n"
+    frame = read_frame(write(folder, text))
+    assert frame["visitors"].tolist() == [1003, 953]
+    assert frame["cost"].tolist() == [1234.56, 7.5]
+    assert frame["map"].tolist() == [3.14, 2.718]  # no groups of three: it has its own habits
+    plain = read_frame(write(folder, "t;visitors\n1;1.003\n2;953\n", "plain.csv"))
+    assert plain["visitors"].tolist() == [1.003, 953]  # nothing says that this is a thousand
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "utf-16"])
 def test_text_is_decoded_whatever_its_usual_encoding(folder, encoding):
     frame = read_frame(write(folder, "größe,b\r\n1,é\r\n".encode(encoding)))

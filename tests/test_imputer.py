@@ -208,6 +208,46 @@ def test_a_column_with_nothing_observed_is_left_missing_with_a_warning(table: pd
     filled = model.transform(table)
     assert filled["dead"].isna().all()
     assert not filled.drop(columns="dead").isna().any().any()
+    later = table.assign(dead=table["flow"])
+    with pytest.warns(ImputationWarning, match="'dead'.* were empty when the model was fitted"):
+        assert model.transform(later)["dead"].isna().any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": "flow"}, "columns is a list of names, got 'flow'"),
+        ({"validation_share": 2}, "validation_share lies between 0 and 1, got 2"),
+        ({"max_minutes": -1}, "max_minutes must be positive, got -1"),
+        ({"seed": -1}, "seed must not be negative, got -1"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_refused(
+    table: pd.DataFrame, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        imputer(**options).fit(table)
+
+
+def test_series_of_very_different_size_in_one_table_are_warned_about(table: pd.DataFrame) -> None:
+    small, large = table.assign(at="a"), table.assign(at="b", flow=1_000 * table["flow"])
+    both = pd.concat([small, large], ignore_index=True)
+    with pytest.warns(ImputationWarning, match="'flow' 1 of 2 series vary by less .* such as 'a'"):
+        imputer(id="at").fit(both)
+    alike = pd.concat([small, large.assign(flow=2 * table["flow"])], ignore_index=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="in column")
+        imputer(id="at").fit(alike)
+
+
+def test_a_column_with_a_single_known_value_says_that_its_intervals_mean_nothing(
+    table: pd.DataFrame,
+) -> None:
+    table["once"] = np.nan
+    table.loc[table.index[7], "once"] = 3.0
+    with pytest.warns(ImputationWarning, match="'once'.* have a single known value"):
+        model = imputer().fit(table)
+    assert (model.transform(table)["once"] == 3.0).all()
 
 
 def test_a_column_the_model_knows_is_filled_even_where_nothing_is_observed(

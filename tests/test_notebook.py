@@ -44,7 +44,7 @@ def test_an_imputation_without_a_filled_gap_has_no_picture() -> None:
     assert "<svg" not in filled(holes(50, {"a": [(0, 50)], "b": []}), left=(0,))._repr_html_()
 
 
-@pytest.mark.filterwarnings("ignore::mdtim.model.ImputationWarning")
+@pytest.mark.filterwarnings("ignore::mdtim.doubts.ImputationWarning")
 def test_a_fitted_imputer_shows_its_score_above_its_parameters(gappy: np.ndarray) -> None:
     imputer = MDTIMImputer(window=24, preset=tiny_config(), progress=False)
     before = imputer._repr_html_()

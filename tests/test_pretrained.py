@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conftest import waves
-from mdtim import MDTIMImputer
+from mdtim import ImputationWarning, MDTIMImputer
 from mdtim.config import preset
 from mdtim.fitting import new_network
 from mdtim.pretrained import FOLDER, card, load_pretrained, pretrained_config, save_pretrained
@@ -160,6 +160,52 @@ def test_a_network_comes_back_from_its_folder_without_the_relations_of_a_table(
     assert (loaded.level_VV == 0).all()
     assert loaded.level_VV.shape == (5, 5)
     assert torch.allclose(loaded.head.weight, network.head.weight, atol=1e-3)
+
+
+def flooded(length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two gauges with a rare flood, and the same with some cells of it and around it missing."""
+    generator = np.random.default_rng(0)
+    level = 10 + np.sin(np.arange(1_200) * 2 * np.pi / 24)
+    level[600 : 600 + length] += 500
+    whole = np.column_stack([level, 0.8 * level]) + 0.1 * generator.normal(size=(1_200, 2))
+    holes = whole.copy()
+    holes[generator.random(1_200) < 0.1, 0] = np.nan
+    holes[600 + length // 2, 0] = np.nan
+    holes[[600, 599 + length], 0] = whole[[600, 599 + length], 0]
+    return whole, holes
+
+
+@pytest.mark.filterwarnings("ignore:on held-out cells")
+@pytest.mark.parametrize("length", [3, 5, 40])
+def test_inside_a_rare_event_the_event_is_filled(length: int) -> None:
+    whole, holes = flooded(length)
+    imputer = MDTIMImputer(preset="zero-mini", progress=False, device="cpu").fit(holes)
+    missing = np.isnan(holes[:, 0])
+    inside = missing & (np.abs(np.arange(1_200) - 600 - length / 2) < length / 2)
+    around = missing & ~inside
+    filled = imputer.transform(holes)[:, 0]
+    assert np.abs(filled - whole[:, 0])[inside].max() < 8
+    assert np.abs(filled - whole[:, 0])[around].mean() < 0.5
+    imputation = imputer.impute(holes)
+    low, high = (bound[:, 0] for bound in imputation.interval(0.9))
+    assert ((low <= whole[:, 0]) & (whole[:, 0] <= high))[inside].mean() >= 0.5
+    drawn = imputation.samples(1, joint=True)[0][:, 0]
+    assert np.abs(drawn - whole[:, 0])[inside].max() < 25
+
+
+def test_a_model_follows_a_table_at_another_level_and_warns() -> None:
+    table = holey(400, 3)
+    imputer = MDTIMImputer(preset="zero-mini", progress=False, device="cpu").fit(table)
+    there = imputer.transform(table)
+    missing = np.isnan(table[:, 1])
+    for shift in (20.0, 1_000.0):
+        moved = table + np.array([0.0, shift * np.nanstd(table[:, 1]), 0.0])
+        with pytest.warns(ImputationWarning, match="'x1' .* lie far from what the model"):
+            filled = imputer.transform(moved)[missing, 1] - (moved - table)[0, 1]
+        assert np.abs(filled - there[missing, 1]).mean() < 0.5 * np.nanstd(table[:, 1])
+    for factor in (20.0, 0.001):
+        with pytest.warns(ImputationWarning, match="check their units"):
+            imputer.transform(factor * table)
 
 
 def test_one_absurd_reading_does_not_spoil_its_window() -> None:

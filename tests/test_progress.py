@@ -8,7 +8,7 @@ import pytest
 from conftest import tiny_config
 from mdtim import MDTIMImputer
 
-pytestmark = pytest.mark.filterwarnings("ignore::mdtim.model.ImputationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::mdtim.doubts.ImputationWarning")
 
 
 def fit(gappy: np.ndarray, progress: bool | str) -> None:

@@ -168,7 +168,7 @@ def mdtim_model(**options: object):  # type: ignore[no-untyped-def]
     return MDTIM(12, 2, device="cpu", verbose=False, preset=tiny_config(), **options)
 
 
-@pytest.mark.filterwarnings("ignore::mdtim.model.ImputationWarning")
+@pytest.mark.filterwarnings("ignore::mdtim.doubts.ImputationWarning")
 def test_mdtim_takes_dicts_files_lists_and_tensors_alike(
     samples: np.ndarray, tmp_path: Path
 ) -> None:

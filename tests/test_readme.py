@@ -8,7 +8,7 @@ import pytest
 README = Path(__file__).parents[1] / "README.md"
 
 
-@pytest.mark.filterwarnings("ignore::mdtim.model.ImputationWarning")
+@pytest.mark.filterwarnings("ignore::mdtim.doubts.ImputationWarning")
 def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)

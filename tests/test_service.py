@@ -20,7 +20,7 @@ from mdtim.files import read_frame
 from mdtim.service.settings import Limits
 from service_cases import Place, csv_of, ended, send, sensors, wait_until
 
-pytestmark = pytest.mark.filterwarnings("ignore::mdtim.model.ImputationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::mdtim.doubts.ImputationWarning")
 
 
 @pytest.fixture(scope="module")

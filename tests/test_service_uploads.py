@@ -234,7 +234,7 @@ def test_thinning_keeps_extremes_and_every_stretch_with_a_gap(
     assert len(chosen) <= 3 * stretches
 
 
-@pytest.mark.filterwarnings("ignore::mdtim.model.ImputationWarning")
+@pytest.mark.filterwarnings("ignore::mdtim.doubts.ImputationWarning")
 def test_a_chart_shows_the_result_of_the_library_with_its_band(gappy: np.ndarray) -> None:
     from conftest import tiny_config
     from mdtim import MDTIMImputer

@@ -7,7 +7,7 @@ from conftest import tiny_config
 from mdtim import MDTIMImputer
 
 
-@pytest.mark.filterwarnings("ignore::mdtim.model.ImputationWarning")
+@pytest.mark.filterwarnings("ignore::mdtim.doubts.ImputationWarning")
 @pytest.mark.filterwarnings("ignore:Can't check dok sparse matrix:UserWarning")
 @parametrize_with_checks(
     [MDTIMImputer(window="auto", preset=tiny_config(max_steps=1), device="cpu", progress=False)]

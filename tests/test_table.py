@@ -339,6 +339,24 @@ def test_text_with_few_numbers_in_it_is_text():
     assert Table.read(frame).panel.variates == ("x",)
 
 
+@pytest.mark.parametrize("cell", ["20,063.00", "20.1 C", "1'234", "12 %", "20.063,12", True])
+@pytest.mark.parametrize("frame_type", [pd.DataFrame, pl.DataFrame])
+def test_what_reads_like_numbers_and_stays_unfilled_is_told(cell, frame_type):
+    frame = frame_type({"x": [1.0, NAN], "heat": [cell, None], "at": ["Rome", None]})
+    with pytest.warns(
+        TableWarning, match="'heat' is not numeric: its 1 missing cells stay"
+    ) as said:
+        assert Table.read(frame).panel.variates == ("x",)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("cell", ["12:30", "7/8", "A4", "north 3", "1st of May"])
+def test_text_with_gaps_is_nobodys_number(cell):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Table.read(pd.DataFrame({"x": [1.0, NAN], "note": [cell, None]}))
+
+
 def test_infinite_cells_are_filled_where_the_user_says_so(frame_kind):
     data = as_kind(pd.DataFrame({"a": [1.0, np.inf, NAN], "b": [-np.inf, 2.0, 3.0]}), frame_kind)
     table = read(data, inf_as_missing=True)

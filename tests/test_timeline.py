@@ -119,9 +119,24 @@ def test_dates_that_can_be_read_in_two_ways_are_warned_about():
     assert table.panel.step_seconds == 86400
 
 
-def test_a_column_of_numbers_is_time_only_where_named():
+@pytest.mark.parametrize("unit", [1, 1_000, 1e9])
+def test_unix_times_in_a_column_called_time_order_the_rows(unit):
+    stamps = np.array([1704070800, 1704067200, 1704078000]) * unit
+    panel = Table.read(pd.DataFrame({"Timestamp": stamps, "x": [1.0, 0.0, 3.0]})).panel
+    assert panel.variates == ("x",)
+    np.testing.assert_array_equal(panel.values[:, 0], [0, 1, NAN, 3])
+    with pytest.raises(ValueError, match="'ds' lacks a timestamp in 1 of 3 rows, first in row 1"):
+        Table.read(pd.DataFrame({"ds": [stamps[0], NAN, stamps[2]], "x": 1.0}))
+
+
+def test_a_count_in_a_column_called_time_is_not_filled():
+    assert read(pd.DataFrame({"time": np.arange(5) / 10, "x": 1.0})).panel.variates == ("x",)
+
+
+def test_other_numbers_called_time_are_filled_with_a_warning_unless_named():
     frame = pd.DataFrame({"time": [3, 1, 2, 6], "x": [0.0, 1.0, 2.0, 3.0]})
-    assert Table.read(frame).panel.variates == ("time", "x")
+    with pytest.warns(TableWarning, match="pass time='time' if it tells the order"):
+        assert Table.read(frame).panel.variates == ("time", "x")
     panel = read(frame, time="time").panel
     assert panel.variates == ("x",)
     np.testing.assert_array_equal(panel.values[:, 0], [1, 2, 0, NAN, NAN, 3])

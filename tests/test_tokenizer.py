@@ -7,13 +7,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdtim.config import TokenizerConfig
-from mdtim.tokenizer import Tokenizer, window_scale
+from mdtim.tokenizer import ABSURD, Tokenizer, believable, window_scale
 
 
 def batch(seed: int, visible_share: float = 0.6) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn((4, 12, 3), generator=generator)
     return values, torch.rand(values.shape, generator=generator) < visible_share
+
+
+@given(st.integers(0, 100), st.sampled_from([0.0, 0.3, 1.0]), st.floats(-1e4, 1e4))
+def test_a_reading_far_from_the_rest_of_its_window_is_pulled_in(
+    seed: int, share: float, level: float
+) -> None:
+    values, visible = batch(seed, share)
+    values = values + level
+    assert torch.equal(believable(values, visible)[visible], values[visible])  # none of them is far
+    values[:, 5, 1] += 1e6
+    values = torch.where(visible, values, 1e9)
+    said = believable(values, visible)
+    calm = visible.clone()
+    calm[:, 5, 1] = False
+    alone = visible.sum(1)[:, 1] < 3  # two cannot tell which of them is absurd
+    assert torch.equal(said[~alone][calm[~alone]], values[~alone][calm[~alone]])
+    pulled = said[~alone][:, 5, 1][visible[~alone][:, 5, 1]]
+    assert ((pulled - level).abs() < ABSURD + 6).all()
+    assert torch.isfinite(said).all()
 
 
 @given(st.integers(0, 100))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mdtim.config import ModelConfig, preset
+    from mdtim.doubts import ImputationWarning
     from mdtim.imputation import Imputation
     from mdtim.imputer import MDTIMImputer
-    from mdtim.model import ImputationWarning
     from mdtim.table import TableWarning
 
 __version__ = "0.1.0"
@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 # Loaded on first use: `mdtim --help` and metrics must not wait for PyTorch.
 _HOMES = {
     "Imputation": "mdtim.imputation",
-    "ImputationWarning": "mdtim.model",
+    "ImputationWarning": "mdtim.doubts",
     "MDTIMImputer": "mdtim.imputer",
     "ModelConfig": "mdtim.config",
     "TableWarning": "mdtim.table",

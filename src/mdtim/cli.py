@@ -34,6 +34,7 @@ from mdtim.options import (
     Time,
     Window,
     quantile_levels,
+    refuse_training,
     window_length,
 )
 from mdtim.pretraining.cli import pretrain
@@ -101,6 +102,7 @@ def fit(
 
 @app.command()
 def impute(
+    context: typer.Context,
     source: Source,
     output: Annotated[Path, typer.Option("-o", "--output", help="File for the filled table.")],
     model: Model = None,
@@ -130,6 +132,7 @@ def impute(
         _refuse_overwriting(source, output, report)
         options = _table_options(time, id, freq, columns, inf_as_missing)
         training = (window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json)
+        refuse_training(model, context)
         imputer = _imputer(model, options, *training)
         if model is None:
             imputer.fit(frame)
@@ -150,6 +153,7 @@ def impute(
 
 @app.command()
 def report(
+    context: typer.Context,
     source: Source,
     output: Annotated[Path, typer.Option("-o", "--output", help="File for the HTML page.")],
     model: Model = None,
@@ -176,6 +180,7 @@ def report(
         _refuse_overwriting(source, output)
         options = _table_options(time, id, freq, columns, inf_as_missing)
         training = (window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json)
+        refuse_training(model, context)
         imputer = _imputer(model, options, *training)
         if model is None:
             imputer.fit(frame)
@@ -186,6 +191,7 @@ def report(
 
 @app.command()
 def evaluate(
+    context: typer.Context,
     source: Source,
     model: Model = None,
     share: Annotated[float, typer.Option(help="Share of the known cells to hide.")] = 0.1,
@@ -213,6 +219,7 @@ def evaluate(
         _refuse_overwriting(source, report)
         options = _table_options(time, id, freq, columns, inf_as_missing)
         training = (window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json)
+        refuse_training(model, context)
         imputer = _imputer(model, options, *training)
         scores, _ = evaluation.evaluate(imputer, frame, share=share, seed=seed, fit=model is None)
         if report is not None:

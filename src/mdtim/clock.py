@@ -112,6 +112,30 @@ def reads_as_time(series: pd.Series[Any]) -> bool:
     return True
 
 
+_EPOCH_SECONDS = (1e8, 1e10)
+"""1973 to 2286: numbers of that size in a column called time are no measurements."""
+
+
+def counts_time(series: pd.Series[Any]) -> bool:
+    """Whether numbers are times by their looks: Unix times, or equally spaced from row to row."""
+    if _kind(series) != "number":
+        return False
+    known = series.dropna().to_numpy(dtype=np.float64)
+    if known.size < 2:
+        return False
+    low, high = known.min(), known.max()
+    first, last = _EPOCH_SECONDS
+    if any(first * unit <= low and high < last * unit for unit in (1, 1e3, 1e6, 1e9)):
+        return True
+    distances = np.diff(known)
+    return bool(distances[0] > 0 and np.allclose(distances, distances[0], rtol=1e-6, atol=0))
+
+
+def is_number(series: pd.Series[Any]) -> bool:
+    """Whether the column holds numbers."""
+    return _kind(series) == "number"
+
+
 def write_times(
     ticks: IntArray, like: pd.Series[Any], clock: Clock, label: str
 ) -> pd.api.extensions.ExtensionArray | NDArray[Any]:

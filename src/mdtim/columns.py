@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,41 @@ def find_numeric(
             f"for numbers first"
         )
     return chosen
+
+
+# 20,063.00 or 1'234 or 20.1 °C, but not a date, a time of day or a name with a number in it.
+_NUMBER_IN_TEXT = re.compile(r"\s*[$€£]?\s*[+-]?\d[\d.,' \u00a0]*\s*[^\d\s:/-]{0,5}\s*")
+
+
+def notes_on_left(frame: pd.DataFrame, names: list[str], left: list[int]) -> tuple[str, ...]:
+    """Say which columns keep their gaps though their owner may think that they are numbers.
+
+    Parameters
+    ----------
+    left : positions of the columns that are neither filled nor time nor id
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"place": ["Rome", None], "heat": ["20.1 C", None]})
+    >>> notes_on_left(frame, list(frame), [0, 1])[0][:40]
+    "column 'heat' is not numeric: its 1 miss"
+    """
+    notes = []
+    for position in left:
+        series = frame.iloc[:, position]
+        known = series[series.notna()]
+        missing = len(series) - len(known)
+        if not missing or not len(known):
+            continue
+        inferred = pd.api.types.infer_dtype(known, skipna=True)
+        sample = known.head(50).astype(str)
+        reads = inferred == "string" and sample.map(_NUMBER_IN_TEXT.fullmatch).notna().all()
+        if reads or inferred == "boolean":
+            notes.append(
+                f"column {names[position]!r} is not numeric: its {missing:,} missing cells stay "
+                f"missing; convert cells such as {sample.iloc[0]!r} to numbers to have them filled"
+            )
+    return tuple(notes)
 
 
 def as_floats(series: pd.Series[Any]) -> FloatArray:

@@ -15,11 +15,9 @@ from mdtim.distribution import BinDistribution
 from mdtim.guesses import Guesses, Relations, guess_by_line, guess_by_relations
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.readout import cell_terms
-from mdtim.tokenizer import Tokenizer, WindowScale, window_scale
+from mdtim.tokenizer import Tokenizer, WindowScale, believable, window_scale
 
 EPSILON = 1e-3
-ABSURD = 12.0
-"""Standardized values are read as no further out than this."""
 
 
 def total_noise(time: Tensor) -> Tensor:
@@ -70,8 +68,7 @@ def tokenize(
     noise_BTV : for drawn tokens (see :meth:`Tokenizer.encode`)
     scale : a scale to keep (that of the anchors, in the reverse process) instead of a new one
     """
-    # One absurd reading must not blow up the scale, the lines and the relations of its window.
-    values_BTV = values_BTV.clamp(-ABSURD, ABSURD)
+    values_BTV = believable(values_BTV, visible_BTV)
     if scale is None:
         config = tokenizer.config
         reach = config.output_range if config.extended else None

@@ -291,9 +291,13 @@ def _parse(raw: bytes, form: str, path: Path) -> pd.DataFrame:
     last = [str(column[-1]) for column in table.columns] if table.num_rows else []
     if raw.count(b'"') % 2 and any("\n" in cell for cell in last):
         raise ValueError(f"{path} opens a quote that never ends; close it or remove it")
-    columns = zip(table.column_names, table.columns, strict=True)
+    columns = dict(zip(table.column_names, table.columns, strict=True))
     decimal_comma = separator == ";"
-    return pd.DataFrame({name: _typed(column, decimal_comma) for name, column in columns})
+    # Where one column has decimal commas, dots between groups of three digits are no decimals.
+    grouped = decimal_comma and any(_has_decimal_commas(column) for column in columns.values())
+    return pd.DataFrame(
+        {name: _typed(column, decimal_comma, grouped) for name, column in columns.items()}
+    )
 
 
 def _as_utf8(raw: bytes, path: Path) -> bytes:
@@ -320,10 +324,32 @@ def _column_names(header: list[str]) -> list[str]:
     return [name or f"Unnamed: {position}" for position, name in enumerate(header)]
 
 
-def _typed(column: pa.ChunkedArray, decimal_comma: bool) -> Any:
-    """(R,) text as integers or floats where all of it is such, otherwise as it is."""
-    numbers = pc.utf8_trim_whitespace(column)
-    numbers = pc.if_else(pc.is_in(numbers, _MISSING), None, numbers)
+def _has_decimal_commas(column: pa.ChunkedArray) -> bool:
+    """Whether all of a column's cells are numbers, and some of them have a comma."""
+    cells = _without_missing(column)
+    is_number = pc.all(pc.match_substring_regex(cells, r"^[+-]?[\d.]*(,\d+)?$")).as_py()
+    return bool(is_number and pc.any(pc.match_substring(cells, ",")).as_py())
+
+
+def _without_missing(column: pa.ChunkedArray) -> Any:
+    cells = pc.utf8_trim_whitespace(column)
+    return pc.if_else(pc.is_in(cells, _MISSING), None, cells)
+
+
+def _typed(column: pa.ChunkedArray, decimal_comma: bool, grouped: bool) -> Any:
+    """(R,) text as integers or floats where all of it is such, otherwise as it is.
+
+    Parameters
+    ----------
+    decimal_comma : a comma may be the decimal sign
+    grouped : a dot may stand between groups of three digits
+    """
+    numbers = _without_missing(column)
+    if grouped:
+        dotted = pc.drop_null(pc.if_else(pc.match_substring(numbers, "."), numbers, None))
+        groups = pc.match_substring_regex(dotted, r"^[+-]?\d{1,3}(\.\d{3})+(,\d+)?$")
+        if pc.all(groups).as_py():
+            numbers = pc.replace_substring(numbers, ".", "")
     if decimal_comma:
         numbers = pc.replace_substring_regex(numbers, r"^([+-]?\d*),(\d+)$", r"\1.\2")
     is_integer = pc.all(pc.match_substring_regex(numbers, r"^[+-]?\d+$")).as_py()

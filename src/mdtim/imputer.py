@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,12 +11,13 @@ import torch
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from mdtim import doubts
 from mdtim.autowindow import choose_window
 from mdtim.checkpoint import load_folder, save_folder
 from mdtim.config import ModelConfig, preset
 from mdtim.fitting import Corrections, FitReport, fit_network
 from mdtim.imputation import Imputation
-from mdtim.model import FittedModel, ImputationWarning
+from mdtim.model import FittedModel
 from mdtim.panel import Panel
 from mdtim.pretrained import (
     fills_at_once,
@@ -188,6 +188,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         """
         if from_ not in (None, "pretrained"):
             raise ValueError(f'from_ must be "pretrained" or None, got {from_!r}')
+        self._check_options()
         panel = self.read_table(X, reset=True).panel
         return self.fit_panel(panel, adapt=from_ is not None)
 
@@ -196,7 +197,9 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         adapt = adapt or self.adapt
         device = resolve_device(self.device)
         standardizer = Standardizer.fit(panel.values)
-        self._warn_unseen(panel, standardizer.seen)
+        doubts.of_columns(panel)
+        if self.id is not None:
+            doubts.of_series(panel, standardizer)
         modelled = np.flatnonzero(standardizer.varies)
         name = self._resolve_preset(device, adapt)
         # A number of steps is a wish to train.
@@ -244,8 +247,23 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             self.seed,
         )
         show_fit(self.progress, report)
-        self._warn_if_poor()
+        doubts.of_the_fit(report)
         return self
+
+    def _check_options(self) -> None:
+        """Refuse what would be misread or fail far from here."""
+        if isinstance(self.columns, str):
+            raise ValueError(f"columns is a list of names, got {self.columns!r}; put it in a list")
+        if not 0 <= self.validation_share < 1:
+            raise ValueError(
+                f"validation_share lies between 0 and 1, got {self.validation_share}; 0.1 is usual"
+            )
+        if self.max_minutes is not None and not self.max_minutes > 0:
+            raise ValueError(
+                f"max_minutes must be positive, got {self.max_minutes}; None: no limit"
+            )
+        if self.seed < 0:
+            raise ValueError(f"seed must not be negative, got {self.seed}")
 
     @property
     def report_(self) -> FitReport:
@@ -325,26 +343,6 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             size = 6_000 // (window * num_variates)
             changes["batch_size"] = min(config.training.batch_size, max(4, size))
         return config.change(**changes)
-
-    def _warn_unseen(self, panel: Panel, seen: Any) -> None:
-        unseen = [name for name, there in zip(panel.variates, seen, strict=True) if not there]
-        if unseen:
-            warnings.warn(
-                f"nothing is observed in column(s) {unseen}: they are left missing",
-                ImputationWarning,
-                stacklevel=3,
-            )
-
-    def _warn_if_poor(self) -> None:
-        report = self.report_
-        if report.validation_mae is not None and not report.better_than_linear:
-            warnings.warn(
-                f"on held-out cells the model's error ({report.validation_mae:.3g}) is not below "
-                f"that of linear interpolation ({report.linear_mae:.3g}); train on this table "
-                "(adapt=True) or longer, give more data, or interpolate",
-                ImputationWarning,
-                stacklevel=3,
-            )
 
     # -- filling ----------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ No table, no scikit-learn: this is what the estimator, the benchmark and service
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mdtim import doubts
 from mdtim.baselines.simple import linear, linear_between
 from mdtim.calibration import Calibration
 from mdtim.checkpoint import load_weights
@@ -26,10 +26,6 @@ from mdtim.sampling import sample_series
 from mdtim.scaling import Standardizer
 from mdtim.series import DeviceSeries
 from mdtim.stacking import Stack
-
-
-class ImputationWarning(UserWarning):
-    """Something the user should know about a fit or a fill."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +53,7 @@ class FittedModel:
         constant = self._constant_cells(panel)
         if self.network is None:
             return constant
+        doubts.of_another_table(panel, self.standardizer)
         series, columns = self._series(panel)
         batch_size = inference_batch(series, self.window, self.config)
         cells = fill_cells(
@@ -143,20 +140,7 @@ class FittedModel:
         """Cells of columns that never varied: the constant, without doubt."""
         scaler = self.standardizer
         constant = scaler.seen & ~scaler.varies
-        changed = [
-            name
-            for name, column, fixed, value in zip(
-                panel.variates, panel.values.T, constant, scaler.mean, strict=True
-            )
-            if fixed and np.any(column[~np.isnan(column)] != value)
-        ]
-        if changed:
-            warnings.warn(
-                f"column(s) {changed} were constant when the model was fitted and vary now: their "
-                "gaps get the old constant; fit again on a table in which they vary",
-                ImputationWarning,
-                stacklevel=4,
-            )
+        doubts.of_what_never_varied(panel, scaler)
         rows, variates = np.nonzero(np.isnan(panel.values) & constant)
         mean = scaler.mean[variates]
         probs = torch.zeros(len(rows), self.config.tokenizer.num_outputs, dtype=torch.float16)

@@ -60,3 +60,21 @@ def window_length(text: str) -> int | str:
     if text != "auto" and not text.isdigit():
         raise ValueError(f"--window must be auto or a whole number of steps, got {text!r}")
     return text if text == "auto" else int(text)
+
+
+def refuse_training(model: Path | None, context: typer.Context) -> None:
+    """Nothing is trained where there is a model: an option that asks for it would be ignored."""
+    asked = {"window", "preset", "adapt", "max_minutes", "max_steps"}
+    if context.info_name != "evaluate":  # where the seed hides cells
+        asked.add("seed")
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name in asked
+        and getattr(context.get_parameter_source(parameter.name), "name", "") == "COMMANDLINE"
+    ]
+    if model is not None and given:
+        raise ValueError(
+            f"{', '.join(given)} cannot be followed: a model given with --model is used as it was "
+            "fitted; leave out one or the other"
+        )

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from mdtim.config import Prior
-from mdtim.diffusion import ABSURD
 from mdtim.dynamics import draw_hidden, steps_of_memory, whitening
 from mdtim.guesses import Kind, Neighbours, Relations, deviations, relate
 from mdtim.series import DeviceSeries, DeviceWindows
+from mdtim.tokenizer import ABSURD
 from mdtim.windows import WindowIndex
 
 MAX_CELLS = 4_000_000

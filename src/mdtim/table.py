@@ -22,6 +22,7 @@ from mdtim.columns import (
     clear_infinite,
     fill_cells,
     find_numeric,
+    notes_on_left,
     objects_as_floats,
     unique_names,
 )
@@ -202,6 +203,9 @@ class _PandasTable(Table):
         roles = (timeline.time, timeline.id)
         skipped = {role.position for role in roles if role is not None and not role.is_level}
         self._chosen = find_numeric(frame, names, skipped, options.columns)
+        if options.columns is None:
+            left = set(range(len(names))).difference(skipped, self._chosen)
+            self.notes += notes_on_left(frame, names, sorted(left))
         self._types = frame.dtypes
         # Under copy on write this guards against later changes of the caller's own frame.
         self._frame = frame.copy(deep=False)

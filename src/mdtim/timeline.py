@@ -12,7 +12,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mdtim.clock import Clock, is_stamped, looks_like_time, read_clock, reads_as_time, write_times
+from mdtim.clock import (
+    Clock,
+    counts_time,
+    is_number,
+    is_stamped,
+    looks_like_time,
+    read_clock,
+    reads_as_time,
+    write_times,
+)
 from mdtim.grid import Spacing, given_grid, infer_grid
 from mdtim.panel import BoolArray, IntArray
 
@@ -124,7 +133,14 @@ def read_timeline(
             )
         order = np.argsort(codes, kind="stable")
         offsets = np.append(0, np.cumsum(np.bincount(codes)))
-        return Timeline(order, np.ones_like(order), offsets, names, id=id_field)
+        return Timeline(
+            order,
+            np.ones_like(order),
+            offsets,
+            names,
+            id=id_field,
+            notes=_numbers_called_time(frame),
+        )
     clock = read_clock(time_field.of(frame), time_field.label(frame))
     order = _time_order(clock.ticks, codes)
     joined = codes[order][1:] == codes[order][:-1]
@@ -243,6 +259,9 @@ def _find_time(frame: pd.DataFrame, id_field: Field | None) -> Field | None:
                 and (is_usual or reads_as_time(series))
             ):
                 found.append(field)
+    if not found:
+        usual = [field for field in columns if _rank(frame, field) < len(_USUAL_NAMES)]
+        found = [field for field in usual if field != id_field and counts_time(field.of(frame))]
     if len(found) < 2:
         return found[0] if found else None
     found.sort(key=lambda field: _rank(frame, field))
@@ -250,6 +269,18 @@ def _find_time(frame: pd.DataFrame, id_field: Field | None) -> Field | None:
         return found[0]
     labels = " and ".join(field.label(frame) for field in found)
     raise ValueError(f"{labels} hold timestamps; name the one that orders the rows with time=...")
+
+
+def _numbers_called_time(frame: pd.DataFrame) -> tuple[str, ...]:
+    """A note on numbers that were taken for a measurement though their name says otherwise."""
+    columns = [Field(position) for position in range(frame.shape[1])]
+    called = [field for field in columns if _rank(frame, field) < len(_USUAL_NAMES)]
+    return tuple(
+        f"{field.label(frame)} holds numbers and is filled like any other; pass "
+        f"time={str(frame.columns[field.position])!r} if it tells the order of the rows"
+        for field in called
+        if is_number(field.of(frame))
+    )
 
 
 def _rank(frame: pd.DataFrame, field: Field) -> int:

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from mdtim.config import TokenizerConfig
 
+ABSURD = 12.0
+"""Standard deviations beyond which a reading is no part of what a network can be shown."""
+
 
 @dataclass(frozen=True, eq=False)
 class WindowScale:
@@ -36,8 +39,19 @@ class WindowScale:
 
     def level_BV3(self) -> Tensor:
         """Centre, log half-range and "nothing visible", in units of the training data."""
-        parts = (self.center_B1V, self.half_B1V.log(), self.empty_B1V.to(self.center_B1V.dtype))
+        center_B1V = self.center_B1V.clamp(-ABSURD, ABSURD)  # beyond, no network has been
+        parts = (center_B1V, self.half_B1V.log(), self.empty_B1V.to(center_B1V.dtype))
         return torch.stack([part.squeeze(1) for part in parts], dim=-1)
+
+
+def believable(values_BTV: Tensor, visible_BTV: Tensor) -> Tensor:
+    """Values with those pulled in that are too far from the median of their window and variate.
+
+    One absurd reading must not blow up the scale, the lines and the relations of its window.
+    """
+    known_BTV = torch.where(visible_BTV, values_BTV, torch.nan)
+    median_B1V = known_BTV.nanmedian(dim=1, keepdim=True).values.nan_to_num(0.0)
+    return values_BTV.clamp(median_B1V - ABSURD, median_B1V + ABSURD)
 
 
 HEADROOM = 0.2

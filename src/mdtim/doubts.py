@@ -1,0 +1,108 @@
+"""What the owner of a table should know before trusting a fit or a fill, as warnings."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+import numpy as np
+
+from mdtim.fitting import FitReport
+from mdtim.panel import Panel
+from mdtim.scaling import Standardizer
+
+FAR = 8.0
+"""Standard deviations, or times as wide, by which a table is not like the one of the fit."""
+SMALL = 30.0
+"""A series that varies by less than such a part of its column is below what a window resolves."""
+
+
+class ImputationWarning(UserWarning):
+    """Something the user should know about a fit or a fill."""
+
+
+def of_columns(panel: Panel) -> None:
+    """Columns that tell too little to learn from."""
+    counts = panel.observed.sum(axis=0)
+    if unseen := _names(panel, counts == 0):
+        _warn(f"nothing is observed in column(s) {unseen}: they are left missing")
+    if once := _names(panel, (counts == 1) & (len(panel.values) > 1)):
+        _warn(
+            f"column(s) {once} have a single known value: it is repeated in every gap, and that "
+            "its intervals are narrow means nothing"
+        )
+
+
+def of_series(panel: Panel, standardizer: Standardizer) -> None:
+    """Series share the scale of a column: one of a far smaller size is filled roughly."""
+    series = panel.series_of_rows()
+    for column in np.flatnonzero(standardizer.varies):
+        known = panel.observed[:, column]
+        of = series[known]
+        z = (panel.values[known, column] - standardizer.mean[column]) / standardizer.std[column]
+        count = np.bincount(of, minlength=panel.num_series)
+        mean = np.bincount(of, z, panel.num_series) / np.maximum(count, 1)
+        square = np.bincount(of, (z - mean[of]) ** 2, panel.num_series) / np.maximum(count, 1)
+        small = np.flatnonzero((count >= 100) & (square > 0) & (square * SMALL**2 < 1))
+        if small.size:
+            _warn(
+                f"in column {panel.variates[column]!r} {small.size} of {panel.num_series} series "
+                f"vary by less than a {SMALL:.0f}th of the whole column, such as "
+                f"{panel.names[small[0]]!r}: their gaps are filled roughly; fit series of such "
+                "different size apart"
+            )
+
+
+def of_the_fit(report: FitReport) -> None:
+    """A fit that is not worth its while."""
+    if report.validation_mae is not None and not report.better_than_linear:
+        _warn(
+            f"on held-out cells the model's error ({report.validation_mae:.3g}) is not below that "
+            f"of linear interpolation ({report.linear_mae:.3g}); train on this table (adapt=True) "
+            "or longer, give more data, or interpolate"
+        )
+
+
+def of_another_table(panel: Panel, fitted: Standardizer) -> None:
+    """Columns that look as if they were in other units than when the model was fitted."""
+    here = Standardizer.fit(panel.values)
+    enough = (panel.observed.sum(axis=0) >= 20) & fitted.varies & here.seen
+    away = np.abs(here.mean - fitted.mean) > FAR * fitted.std
+    wider = here.varies & (here.std > FAR * fitted.std)
+    # A calm stretch is narrower than a year, but hardly by as much as other units would be.
+    narrower = here.varies & (here.std * FAR**2 < fitted.std)
+    far = np.flatnonzero(enough & (away | wider | narrower))
+    if far.size:
+        told = ", ".join(
+            f"{panel.variates[column]!r} ({here.mean[column]:.3g} ± {here.std[column]:.3g}, fitted "
+            f"on {fitted.mean[column]:.3g} ± {fitted.std[column]:.3g})"
+            for column in far
+        )
+        _warn(
+            f"column(s) {told} lie far from what the model was fitted on: check their units, or "
+            "fit on this table"
+        )
+
+
+def of_what_never_varied(panel: Panel, fitted: Standardizer) -> None:
+    """Columns that were constant or empty when the model was fitted, and are not here."""
+    known, constant = panel.observed, fitted.seen & ~fitted.varies
+    if changed := _names(panel, constant & (known & (panel.values != fitted.mean)).any(axis=0)):
+        _warn(
+            f"column(s) {changed} were constant when the model was fitted and vary now: their gaps "
+            "get the old constant; fit again on a table in which they vary"
+        )
+    if found := _names(panel, known.any(axis=0) & ~fitted.seen):
+        _warn(
+            f"column(s) {found} were empty when the model was fitted and are not now: their gaps "
+            "are left missing; fit again on a table in which they have values"
+        )
+
+
+def _names(panel: Panel, chosen: Iterable[bool]) -> list[str]:
+    return [name for name, one in zip(panel.variates, chosen, strict=True) if one]
+
+
+def _warn(text: str) -> None:
+    # At the caller of the estimator's method, which asks the model, which asks here.
+    warnings.warn(text, ImputationWarning, stacklevel=5)
