@@ -193,6 +193,20 @@ def test_inside_a_rare_event_the_event_is_filled(length: int) -> None:
     assert np.abs(drawn - whole[:, 0])[inside].max() < 25
 
 
+@pytest.mark.filterwarnings("ignore:on held-out cells")
+def test_nothing_is_said_beyond_a_bound_that_a_column_often_lies_on() -> None:
+    table = holey(400, 3)
+    table[:, 1] = np.clip(table[:, 1], -0.2, 0.5)
+    imputer = MDTIMImputer(preset="zero-mini", progress=False, device="cpu").fit(table)
+    result = imputer.impute(table)
+    said = [imputer.transform(table), *result.interval(0.99), *result.samples(2)]
+    said += result.samples(1, joint=True)
+    for values in said:
+        assert values[:, 1].min() >= -0.2
+        assert values[:, 1].max() <= 0.5
+        assert values[:, 0].min() < -0.5
+
+
 def test_a_model_follows_a_table_at_another_level_and_warns() -> None:
     table = holey(400, 3)
     imputer = MDTIMImputer(preset="zero-mini", progress=False, device="cpu").fit(table)

@@ -54,3 +54,24 @@ def test_rare_events_still_count_as_variation() -> None:
     scaler = Standardizer.fit(values)
     assert scaler.varies[0]
     assert scaler.std[0] > 0
+
+
+def test_a_value_that_a_column_often_ends_at_is_its_bound() -> None:
+    rain = np.maximum(numbers, 0.0)
+    rain[0] = np.nan
+    scaler = Standardizer.fit(np.column_stack([rain, np.minimum(numbers[:, 0], 1.0)]))
+    assert scaler.least.tolist()[:2] == [0.0, 0.0]
+    assert scaler.most[2] == 1.0
+    below = scaler.back(np.full(3, -9.0), np.array([0, 1, 2]))
+    above = scaler.back(np.full(3, 9.0), np.array([0, 1, 2]))
+    assert (below[:2] == 0).all()
+    assert below[2] < -5
+    assert (above[:2] > 5).all()
+    assert above[2] == 1.0
+
+
+def test_the_least_of_measured_values_is_no_bound() -> None:
+    rounded = np.round(np.vstack([numbers, numbers + 0.01]), 1)
+    scaler = Standardizer.fit(rounded)
+    assert (scaler.least < -1e300).all()
+    assert (scaler.most > 1e300).all()

@@ -34,6 +34,9 @@ class BinDistribution:
     """(...,) float64, centre of the first bin, in the units of the data."""
     step: Tensor
     """(...,) float64, distance of neighbouring centres; zero for a known constant."""
+    bounds: Tensor | None = None
+    """(..., 2) least and most a cell can be: quantiles keep to them, as if what lies beyond lay
+    there. Moments and CRPS are those without."""
 
     @classmethod
     def join(cls, parts: Sequence[BinDistribution]) -> BinDistribution:
@@ -42,7 +45,14 @@ class BinDistribution:
             torch.cat([part.probs for part in parts]),
             torch.cat([part.low for part in parts]),
             torch.cat([part.step for part in parts]),
+            torch.cat([part._bounds() for part in parts]),
         )
+
+    def _bounds(self) -> Tensor:
+        if self.bounds is not None:
+            return self.bounds
+        none = torch.tensor([-torch.inf, torch.inf], dtype=self.low.dtype, device=self.low.device)
+        return none.expand(*self.low.shape, 2)
 
     def _index_moments(self) -> tuple[Tensor, Tensor]:
         """(...,) mean and variance of the bin's index; half-precision masses need not sum to 1."""
@@ -87,7 +97,10 @@ class BinDistribution:
         upper = cumulative.gather(-1, index)
         lower = torch.where(index > 0, cumulative.gather(-1, (index - 1).clamp_min(0)), 0.0)
         inside = ((wanted - lower) / (upper - lower).clamp_min(1e-300)).clamp(0, 1)
-        return self.low + self.step * (index + inside - 0.5).squeeze(-1)
+        value = self.low + self.step * (index + inside - 0.5).squeeze(-1)
+        if self.bounds is None:
+            return value
+        return value.clamp(self.bounds[..., 0], self.bounds[..., 1])
 
     def cdf(self, value: Tensor) -> Tensor:
         """(...,) probability of being at most `value`."""
@@ -164,7 +177,8 @@ class BinDistribution:
 
     def take(self, chosen: Tensor) -> BinDistribution:
         """Some of the cells."""
-        return BinDistribution(self.probs[chosen], self.low[chosen], self.step[chosen])
+        bounds = None if self.bounds is None else self.bounds[chosen]
+        return BinDistribution(self.probs[chosen], self.low[chosen], self.step[chosen], bounds)
 
     def _position(self, value: Tensor) -> Tensor:
         """Distance from the lower edge of the first bin, in bins."""

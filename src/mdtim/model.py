@@ -131,8 +131,12 @@ class FittedModel:
         distribution = cells.distribution
         if distribution is not None:
             std, shift = (torch.from_numpy(part[variates]) for part in (scaler.std, scaler.mean))
+            bounds = np.stack([scaler.least[variates], scaler.most[variates]], axis=-1)
             distribution = BinDistribution(
-                distribution.probs, distribution.low * std + shift, distribution.step * std
+                distribution.probs,
+                distribution.low * std + shift,
+                distribution.step * std,
+                torch.from_numpy(bounds),
             )
         return Cells(cells.rows, variates, scaler.back(cells.filled, variates), distribution)
 
@@ -179,6 +183,8 @@ class FittedModel:
             std=np.array(scaler["std"], dtype=np.float64),
             varies=np.array(scaler["varies"], dtype=bool),
             seen=np.array(scaler["seen"], dtype=bool),
+            least=np.array(scaler["least"], dtype=np.float64),
+            most=np.array(scaler["most"], dtype=np.float64),
         )
         network = None
         if standardizer.varies.any():

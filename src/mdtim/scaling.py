@@ -12,6 +12,10 @@ from mdtim.panel import BoolArray, FloatArray
 # Standardized values are rounded to this fraction of a std (far below any bin). The same table in
 # other units then gives the very same numbers to the network, so the result moves with the data.
 RESOLUTION = 2.0**-16
+_ANY = float(np.finfo(np.float64).max)
+AT_BOUND = 0.03
+"""Share of a column's values at its very least (or most) from which that is taken for a bound."""
+MIN_AT_BOUND = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +30,10 @@ class Standardizer:
     """(V,) False for a variate that is constant or never observed."""
     seen: BoolArray
     """(V,) False for a variate that is never observed."""
+    least: FloatArray
+    """(V,) what a variate cannot be below, such as the 0 of rain; none is the least of floats."""
+    most: FloatArray
+    """(V,) what it cannot be above; none is the largest of floats."""
 
     @classmethod
     def fit(cls, values: FloatArray) -> Standardizer:
@@ -37,6 +45,7 @@ class Standardizer:
         count = values.shape[1]
         mean, std = np.zeros(count), np.ones(count)
         varies, seen = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
+        least, most = np.full(count, -_ANY), np.full(count, _ANY)
         for column in range(count):
             known = values[:, column]
             known = np.sort(known[~np.isnan(known)])
@@ -47,12 +56,17 @@ class Standardizer:
                 mean[column] = known[0]
                 continue
             varies[column] = True
+            enough = max(MIN_AT_BOUND, AT_BOUND * known.size)
+            if np.count_nonzero(known == known[0]) >= enough:
+                least[column] = known[0]
+            if np.count_nonzero(known == known[-1]) >= enough:
+                most[column] = known[-1]
             low = known[int(np.ceil(0.001 * (known.size - 1)))]
             high = known[int(np.floor(0.999 * (known.size - 1)))]
             inner = np.clip(known, low, high) if high > low else known
             mean[column] = _stable_mean(inner)
             std[column] = _size(inner - mean[column])
-        return cls(mean, std, varies, seen)
+        return cls(mean, std, varies, seen, least, most)
 
     def forward(self, values: FloatArray) -> NDArray[np.float32]:
         """Standardize (N, V) values; NaN stays NaN."""
@@ -60,8 +74,9 @@ class Standardizer:
         return (np.round(standardized / RESOLUTION) * RESOLUTION).astype(np.float32)
 
     def back(self, standardized: FloatArray, variates: NDArray[np.int64]) -> FloatArray:
-        """Map (C,) standardized numbers of the given variates to data units."""
-        return standardized * self.std[variates] + self.mean[variates]
+        """Map (C,) standardized numbers of the given variates to data units, within bounds."""
+        values = standardized * self.std[variates] + self.mean[variates]
+        return np.clip(values, self.least[variates], self.most[variates])
 
 
 def _size(deviations: FloatArray) -> float:
