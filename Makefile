@@ -22,8 +22,9 @@ lint: setup
 	$(BIN)/ruff format --check src tests
 	$(BIN)/mypy
 
+# A process for each core; what a module sets up is set up once, so its tests stay together.
 test: lint
-	$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=90
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term --cov-fail-under=90
 
 # Debian's Chromium, or Playwright's own elsewhere; `make test` skips these tests without one.
 test-browser: setup
