@@ -192,6 +192,16 @@ def test_centuries_are_no_matter_but_what_nanoseconds_cannot_hold_is_refused():
         Table.read(stamped(["2020-01-01", "9999-12-31"]))
 
 
+def test_an_hour_that_clocks_repeat_is_told_from_a_mistake():
+    local = pd.date_range("2023-10-01", "2024-11-30", freq="h", tz="Europe/Berlin")
+    frame = pd.DataFrame({"time": local.tz_localize(None), "day": local.day_of_year, "x": 1.0})
+    with pytest.raises(ValueError, match=r"repeats 2 timestamps.* if clocks were set back then"):
+        Table.read(frame)
+    assert len(Table.read(frame.assign(time=local)).panel.values) == len(local)
+    with pytest.raises(ValueError, match="name the column that tells the series apart"):
+        Table.read(pd.DataFrame({"time": [*local[:30], local[5]], "x": 1.0}))
+
+
 def test_repeated_timestamps_are_refused_with_the_likely_id():
     frame = stamped(
         hours(3).repeat(2), origin=["JFK", "EWR"] * 3, number=[1, 2] * 3, row=range(6), x2=1.0

@@ -317,6 +317,11 @@ def _repeated_message(
     if id is not None:
         what = f"{what} in series {id.of(frame).iloc[rows[0]]!r}"
         return f"{what}; drop or average such rows"
+    if _clocks_changed(clock, rows):
+        return (
+            f"{what}; if clocks were set back then, write the times with their offset from UTC "
+            "(2024-10-27 02:00+01:00)"
+        )
     candidates = []
     for position, name in enumerate(frame.columns):
         series = frame.iloc[:, position]
@@ -333,3 +338,13 @@ def _repeated_message(
         name = min(candidates, key=lambda candidate: candidate[:2])[2]
         return f"{what}; if the table holds several series, pass id={name!r}"
     return f"{what}; name the column that tells the series apart with id=..., or drop such rows"
+
+
+def _clocks_changed(clock: Clock, rows: IntArray) -> bool:
+    """Whether local times repeat as they do in the night of a year when clocks are set back."""
+    if clock.stamps is None or clock.stamps.tz is not None:
+        return False
+    repeated = clock.stamps[rows]
+    nights = repeated.normalize()
+    at_night = (repeated.hour <= 3) & (repeated.day_of_week >= 5)
+    return bool(at_night.all() and nights.year.nunique() == nights.nunique())
