@@ -226,7 +226,8 @@ class Excess:
     """What the network is not shown of readings beyond belief, continued along the steps.
 
     A flood or a restart lies far beyond all that a table holds otherwise. The network fills what
-    lies below the limit, and inside the event the rest is a line between the readings beside it.
+    lies below the limit, and between two readings of the event the rest is a line. Beside a
+    single one there is none: it may as well be a fault.
     """
 
     line: Tensor
@@ -243,7 +244,11 @@ class Excess:
         left, right = (
             beyond_BTV.gather(1, side) for side in (neighbours.left_BTV, neighbours.right_BTV)
         )
-        return cls(neighbours.line(beyond_BTV), (right - left).abs() / 2)
+        inside = (left * right > 0) & neighbours.gap_BTV.isfinite()
+        line = torch.lerp(left, right, neighbours.share_BTV)
+        return cls(
+            torch.where(inside, line, 0.0), torch.where(inside, (right - left).abs() / 2, 0.0)
+        )
 
     def take(self, wanted_BTV: Tensor) -> Excess:
         """That of some cells."""
