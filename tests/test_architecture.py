@@ -26,7 +26,7 @@ TIERS = [
         *("triton_rows", "row_passes", "dropout", "fused_block", "fused_stack", "fused_norm"),
         *("triton_cells", "fused_readout", "readout"),
         *("runtime", "distribution", "calibration", "stacking"),
-        *("dynamics", "guesses", "tokenizer", "masks", "layers", "network", "diffusion"),
+        *("dynamics", "guesses", "tokenizer", "excess", "masks", "layers", "network", "diffusion"),
     },
     {
         *("series", "relations", "checkpoint", "distributed", "inference", "sampling"),
