@@ -59,6 +59,7 @@ def test_windows_are_as_narrow_as_the_tables_of_results_say(name: str, narrow: f
         spans = spans * dataset.unit
         assert np.median(spans) == pytest.approx(0.48, abs=0.005)
         assert spans.max() <= 1
+        assert 4.86 * dataset.unit.mean() == pytest.approx(1, abs=0.01)  # as `range` limits it
     assert (spans < 1).mean() == pytest.approx(narrow, abs=0.005)
 
 

@@ -50,6 +50,7 @@ class FittedModel:
 
         Cells of a column that was never observed are not among them.
         """
+        doubts.of_what_never_varied(panel, self.standardizer)
         constant = self._constant_cells(panel)
         if self.network is None:
             return constant
@@ -144,7 +145,6 @@ class FittedModel:
         """Cells of columns that never varied: the constant, without doubt."""
         scaler = self.standardizer
         constant = scaler.seen & ~scaler.varies
-        doubts.of_what_never_varied(panel, scaler)
         rows, variates = np.nonzero(np.isnan(panel.values) & constant)
         mean = scaler.mean[variates]
         probs = torch.zeros(len(rows), self.config.tokenizer.num_outputs, dtype=torch.float16)

@@ -16,11 +16,12 @@ _ANY = float(np.finfo(np.float64).max)
 AT_BOUND = 0.03
 """Share of a column's values at its very least (or most) from which that is taken for a bound."""
 MIN_AT_BOUND = 10
+"""Fewer may be there by chance, however short the column."""
 
 
 @dataclass(frozen=True, eq=False)
 class Standardizer:
-    """Mean and std of each of V variates; both are robust to a lone absurd value."""
+    """Mean and std of each of V variates, both robust to a lone absurd value, and its bounds."""
 
     mean: FloatArray
     """(V,)"""

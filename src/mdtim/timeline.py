@@ -139,7 +139,7 @@ def read_timeline(
             offsets,
             names,
             id=id_field,
-            notes=_numbers_called_time(frame),
+            notes=_numbers_called_time(frame, id_field),
         )
     clock = read_clock(time_field.of(frame), time_field.label(frame))
     order = _time_order(clock.ticks, codes)
@@ -252,35 +252,39 @@ def _find_time(frame: pd.DataFrame, id_field: Field | None) -> Field | None:
             series = field.of(frame)
             # A bad cell far below in a column called time is an error to report, not a reason
             # to take the column for something else.
-            is_usual = _rank(frame, field) < len(_USUAL_NAMES)
             if (
                 field != id_field
                 and looks_like_time(series)
-                and (is_usual or reads_as_time(series))
+                and (_is_usual(frame, field) or reads_as_time(series))
             ):
                 found.append(field)
     if not found:
-        usual = [field for field in columns if _rank(frame, field) < len(_USUAL_NAMES)]
-        found = [field for field in usual if field != id_field and counts_time(field.of(frame))]
+        usual = [field for field in columns if field != id_field and _is_usual(frame, field)]
+        found = [field for field in usual if counts_time(field.of(frame))]
     if len(found) < 2:
         return found[0] if found else None
     found.sort(key=lambda field: _rank(frame, field))
-    if _rank(frame, found[0]) < len(_USUAL_NAMES):
+    if _is_usual(frame, found[0]):
         return found[0]
     labels = " and ".join(field.label(frame) for field in found)
     raise ValueError(f"{labels} hold timestamps; name the one that orders the rows with time=...")
 
 
-def _numbers_called_time(frame: pd.DataFrame) -> tuple[str, ...]:
-    """A note on numbers that were taken for a measurement though their name says otherwise."""
+def _numbers_called_time(frame: pd.DataFrame, id_field: Field | None) -> tuple[str, ...]:
+    """A note on numbers that were not taken for times though their name says so."""
     columns = [Field(position) for position in range(frame.shape[1])]
-    called = [field for field in columns if _rank(frame, field) < len(_USUAL_NAMES)]
+    called = [field for field in columns if field != id_field and _is_usual(frame, field)]
     return tuple(
-        f"{field.label(frame)} holds numbers and is filled like any other; pass "
-        f"time={str(frame.columns[field.position])!r} if it tells the order of the rows"
+        f"{field.label(frame)} holds numbers that do not look like times, and rows are taken in "
+        f"their order; pass time={str(frame.columns[field.position])!r} if it tells another"
         for field in called
         if is_number(field.of(frame))
     )
+
+
+def _is_usual(frame: pd.DataFrame, field: Field) -> bool:
+    """Whether times are usually called this."""
+    return _rank(frame, field) < len(_USUAL_NAMES)
 
 
 def _rank(frame: pd.DataFrame, field: Field) -> int:

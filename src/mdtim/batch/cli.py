@@ -29,6 +29,7 @@ from mdtim.options import (
     Time,
     Window,
     quantile_levels,
+    refuse_training,
     window_length,
 )
 
@@ -42,6 +43,7 @@ PARTS_FAILED = 1
 
 
 def batch(
+    context: typer.Context,
     source: Annotated[str, typer.Argument(help="Folder of Parquet or CSV parts, or its address.")],
     target: Annotated[str, typer.Option("-o", "--output", help="Folder for the filled parts.")],
     engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
@@ -75,6 +77,7 @@ def batch(
     """Fill a data set part by part; a second run does what is missing or changed."""
     levels = tuple(quantile_levels(quantiles))
     with user_messages() as said:
+        refuse_training(model, context)
         from mdtim.batch.run import BatchOptions, run_batch
         from mdtim.imputer import MDTIMImputer
         from mdtim.table import TableOptions

@@ -25,8 +25,8 @@ Lowest first by the mean over the columns, those with a dash last; in brackets t
 figure for the system. Settings and their sources: `src/mdtim/baselines/settings.json`. A system \
 without a bracket is not in the paper's table; one that is not listed has not been run, nor has \
 a cell with a dash. A system that learns does so once for all rates, and all within the same \
-limits unless its line says otherwise. Of those that do worse here than in the paper, SAITS has \
-had a second chance with its authors' settings; the others have not yet."""
+limits unless its line says otherwise. A line *authors* is a second chance, with the settings of \
+the system's own paper, for one that does worse here than there; one without has had none."""
 
 COST = """\
 Seconds to impute are for the whole test set, the mean over the rates. The paper's MDTIM takes ten \
