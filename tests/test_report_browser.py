@@ -66,11 +66,16 @@ def test_every_chart_is_drawn_in_light_and_in_dark(browser_page: Page, tmp_path:
         browser_page.emulate_media(color_scheme=scheme)
         style = "getComputedStyle(document.documentElement).getPropertyValue('--accent')"
         accents.append(browser_page.evaluate(style))
-        lines = browser_page.evaluate(
-            """Bokeh.documents.map((d) => d.roots()[0]).filter((p) => p.name === "line")
-            .map((p) => p.renderers.at(-1).glyph.line_color.value)"""
+        # The page hears of the scheme a moment after its style has changed.
+        browser_page.wait_for_function(
+            """(accent) => {
+                const lines = Bokeh.documents.map((d) => d.roots()[0])
+                    .filter((p) => p.name === "line")
+                return lines.length === 2 && lines.every(
+                    (p) => p.renderers.at(-1).glyph.line_color.value === accent)
+            }""",
+            arg=accents[-1],
         )
-        assert lines == [accents[-1]] * 2
     assert accents[0] != accents[1]
     assert ink(browser_page, "chart-0") > 10
 
