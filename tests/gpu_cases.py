@@ -27,6 +27,7 @@ from mdtim.guesses import NUM_FEATURES, NUM_GUESSES, Guesses
 from mdtim.layers import AxisBlock
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.row_passes import GATE_A, GATE_M
+from mdtim.wanted import Wanted
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -138,22 +139,36 @@ def block_errors(block: AxisBlock, shape: tuple[int, int, int], seed: int) -> di
 def stack_errors(
     shape: tuple[int, int, int], width: int, num_heads: int, **kind: Any
 ) -> dict[str, float]:
-    """Relative errors of three blocks as one operator, with and without the norm behind them."""
+    """Relative errors of three blocks as one operator.
+
+    Alone, with the norm behind them, and with that for some of the cells alone.
+    """
     blocks = [make_block(width, num_heads, axis).to(**kind) for axis in ("time", "variate", "time")]
     h = torch.randn(*shape, width).to(**kind)
     modulation = moderate_modulation(shape[0], 3 * 6 + 2, width).to(**kind)
     given = h.clone()
+    mask = torch.rand(shape) < 0.4
+    wanted = Wanted.find(mask.to(h.device))
+    assert wanted is not None
     with poisoned(), torch.no_grad():
+        some = layers.forward_fused(blocks, h, modulation, wanted)
+        single = layers.forward_fused(blocks[:1], h, modulation[:, :6], wanted)
         out = layers.forward_fused(blocks, h, modulation[:, :-2])
         normalized = layers.forward_fused(blocks, h, modulation)
     assert torch.equal(h, given), "the caller's states were written to"
-    truth, exact = given.double(), modulation.double()
+    truth, exact = [given.double()], modulation.double()
     with torch.no_grad():
         for number, block in enumerate(blocks):
             slots = exact[:, 6 * number :][:, :6]
-            truth = defined_output(copy.deepcopy(block).double(), truth, slots, torch.tensor(0))
-    norm = layers.normalize(truth, exact[:, -2:], fused=False)
-    return {"out": relative_error(out, truth), "normalized": relative_error(normalized, norm)}
+            defined = copy.deepcopy(block).double()
+            truth.append(defined_output(defined, truth[-1], slots, torch.tensor(0)))
+    norm = layers.normalize(truth[-1], exact[:, -2:], fused=False)
+    return {
+        "out": relative_error(out, truth[-1]),
+        "normalized": relative_error(normalized, norm),
+        "wanted": relative_error(some.squeeze(2)[wanted.own_BN], norm[mask]),
+        "wanted of one block": relative_error(single.squeeze(2)[wanted.own_BN], truth[1][mask]),
+    }
 
 
 def norm_errors(shape: tuple[int, int, int, int], **kind: Any) -> dict[str, float]:
@@ -222,7 +237,7 @@ def readout_errors(
     def loss(entropy: Tensor, estimate: Tensor) -> Tensor:
         return (weights[0] * entropy.view(shape) + weights[1] * estimate.view(shape)).sum()
 
-    rows = readout._rows(network, tokens, output)
+    rows = readout._rows(network, tokens.guesses, output)
     constants = (bins, network.reach, label_width, labels.label_variance)
     with poisoned():
         terms = fused_terms(*rows, target.flatten(), *constants)

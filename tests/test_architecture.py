@@ -27,6 +27,7 @@ TIERS = [
         *("triton_cells", "fused_readout", "readout"),
         *("runtime", "distribution", "calibration", "stacking"),
         *("dynamics", "guesses", "tokenizer", "excess", "masks", "layers", "network", "diffusion"),
+        "wanted",
     },
     {
         *("series", "relations", "checkpoint", "distributed", "inference", "sampling"),

@@ -110,8 +110,9 @@ table, seed = rope_table(2, 16, h), torch.tensor(5)
 arguments = (h, torch.randn(1, 6, 32), *weights, table, seed, 0.2, 2, True)
 checks = ("test_schema", "test_autograd_registration", "test_faketensor")
 torch.library.opcheck(fused_block._axis_block, arguments, test_utils=checks)
-stacked = (h.detach(), arguments[1], weights, [table], 2, [True])
-torch.library.opcheck(fused_stack._axis_blocks, stacked, test_utils=checks[::2])
+for rows in (None, torch.tensor([0, 2, 4, 5])):
+    stacked = (h.detach(), arguments[1], weights, [table], 2, [True], rows)
+    torch.library.opcheck(fused_stack._axis_blocks, stacked, test_utils=checks[::2])
 
 compiled = torch.compile(block, backend="aot_eager", fullgraph=True)
 modulation = torch.randn(1, 6, 32)

@@ -13,6 +13,7 @@ from mdtim.network import FactorizedDiT, Tokens
 from mdtim.runtime import keyed_uniform
 from mdtim.sampling import sample_series
 from mdtim.series import DeviceSeries
+from mdtim.wanted import Wanted
 
 CPU = torch.device("cpu")
 
@@ -77,9 +78,9 @@ def test_the_answer_does_not_depend_on_how_many_draws_come_together(
     sizes: list[int] = []
     distribution = batched._network_distribution
 
-    def counted(tokens: Tokens) -> torch.Tensor:
+    def counted(tokens: Tokens, wanted: Wanted | None) -> torch.Tensor:
         sizes.append(len(tokens.sigma_B))
-        return distribution(tokens)
+        return distribution(tokens, wanted)
 
     monkeypatch.setattr(batched, "_network_distribution", counted)
     values = torch.from_numpy(waves(16, 3).astype(np.float32)).expand(4, -1, -1)

@@ -11,6 +11,7 @@ L attended length, d head width, S slots of a modulation.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from mdtim import row_passes
 from mdtim.fused_block import BlockWeights
 from mdtim.row_passes import BLOCK_SLOTS, GATE_A, GATE_M, HEAD_SLOTS, Rows
 from mdtim.triton_attention import attend
+from mdtim.wanted import Wanted
 
 NUM_WEIGHTS = len(BlockWeights._fields)
 
@@ -31,8 +33,9 @@ def fused_stack(
     *,
     num_heads: int,
     over_time: Sequence[bool],
+    wanted: Wanted | None = None,
 ) -> Tensor:
-    """Run blocks without dropout, (B, T, V, D) to the same.
+    """Run blocks without dropout, (B, T, V, D) to the same, or to the wanted cells (B, N, 1, D).
 
     Parameters
     ----------
@@ -41,10 +44,12 @@ def fused_stack(
         a shift and a scale, the end is normalized and modulated, as the head reads it.
     weights, tables_Ld, over_time : of each block (see :func:`mdtim.fused_block.fused_block`)
     num_heads : int
+    wanted : cells that go on behind the last attention; without: all
     """
     flat = [weight for block in weights for weight in block]
+    rows_R = None if wanted is None else wanted.rows(h_BTVD.shape[1] * h_BTVD.shape[2])
     out_BTVD: Tensor = _axis_blocks(
-        h_BTVD, modulation_BSD, flat, list(tables_Ld), num_heads, list(over_time)
+        h_BTVD, modulation_BSD, flat, list(tables_Ld), num_heads, list(over_time), rows_R
     )
     return out_BTVD
 
@@ -54,7 +59,7 @@ def fused_stack(
     mutates_args=(),
     schema=(
         "(Tensor h, Tensor modulation, Tensor[] weights, Tensor?[] tables, int num_heads, "
-        "bool[] over_time) -> Tensor"
+        "bool[] over_time, Tensor? wanted) -> Tensor"
     ),
 )
 def _axis_blocks(
@@ -64,22 +69,28 @@ def _axis_blocks(
     tables_Ld: list[Tensor | None],
     num_heads: int,
     over_time: list[bool],
+    wanted_R: Tensor | None,
 ) -> Tensor:
     num_windows, num_steps, num_variates, width = h_BTVD.shape
     assert modulation_BSD.shape[1] - BLOCK_SLOTS * len(over_time) in (0, HEAD_SLOTS)
     rows = Rows(num_windows, num_steps * num_variates, width, dropout=0.0)
     h_RD = h_BTVD.contiguous().view(-1, width)
+    shape: tuple[int, ...] = h_BTVD.shape
     x_RD = row_passes.normalize(rows, h_RD, modulation_BSD)
     for number, along_time in enumerate(over_time):
         first = number * NUM_WEIGHTS
         block = BlockWeights(*(w.contiguous() for w in weights[first : first + NUM_WEIGHTS]))
         here_BSD = modulation_BSD[:, number * BLOCK_SLOTS :]
-        qkv_BTVE = (x_RD @ block.qkv.t()).view(*h_BTVD.shape[:3], len(block.qkv))
+        qkv_BTVE = (x_RD @ block.qkv.t()).view(*shape[:3], len(block.qkv))
         x_RD = attend(qkv_BTVE, tables_Ld[number], num_heads, along_time).view(-1, width)
         del qkv_BTVE  # the largest of all but the MLP's
+        is_own = number > 0  # the caller's states stay as they are
+        if wanted_R is not None and number == len(over_time) - 1:
+            x_RD, h_RD = (rows_RD.index_select(0, wanted_R) for rows_RD in (x_RD, h_RD))
+            shape, is_own = (num_windows, len(wanted_R) // num_windows, 1, width), True
+            rows = Rows(num_windows, shape[1], width, dropout=0.0)
         x_RD = x_RD @ block.out.t()
-        # The first sum is a new tensor, as the caller's states stay as they are.
-        out_RD = h_RD if number else torch.empty_like(h_RD)
+        out_RD = h_RD if is_own else torch.empty_like(h_RD)
         x_RD = row_passes.add_and_normalize(
             rows, h_RD, x_RD, here_BSD, None, gate=GATE_A, out=out_RD
         )
@@ -87,9 +98,9 @@ def _axis_blocks(
         x_RD = _mlp(x_RD, block)
         if here_BSD.shape[1] == BLOCK_SLOTS:  # nothing is behind this block
             row_passes.add(rows, h_RD, x_RD, here_BSD, None, out=h_RD)
-            return h_RD.view(h_BTVD.shape)
+            return h_RD.view(shape)
         x_RD = row_passes.add_and_normalize(rows, h_RD, x_RD, here_BSD, None, gate=GATE_M, out=h_RD)
-    return x_RD.view(h_BTVD.shape)
+    return x_RD.view(shape)
 
 
 def _mlp(x_RD: Tensor, block: BlockWeights) -> Tensor:
@@ -102,5 +113,9 @@ def _mlp(x_RD: Tensor, block: BlockWeights) -> Tensor:
 
 
 @_axis_blocks.register_fake
-def _(h_BTVD: Tensor, *_: object) -> Tensor:
-    return h_BTVD.new_empty(h_BTVD.shape)
+def _(h_BTVD: Tensor, *arguments: Any) -> Tensor:
+    wanted_R: Tensor | None = arguments[-1]
+    if wanted_R is None:
+        return h_BTVD.new_empty(h_BTVD.shape)
+    num_windows, width = len(h_BTVD), h_BTVD.shape[-1]
+    return h_BTVD.new_empty((num_windows, len(wanted_R) // num_windows, 1, width))

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from mdtim.dynamics import smooth, steps_of_memory
 from mdtim.triton_inverse import fits_inverse, inverse
+from mdtim.wanted import Wanted
 
 TABLE_ROWS = 200.0
 """What the table's covariance counts for, in rows, beside the window's own."""
@@ -132,6 +133,13 @@ class Guesses:
     """What a network should know of them, about unit size."""
     nearest_BTV: Tensor
     """Steps to the nearest visible cell of the variate; T where there is none."""
+
+    def at(self, wanted: Wanted) -> Guesses:
+        """Those of the wanted cells."""
+        nearest_BTV1 = wanted.pick(self.nearest_BTV[..., None])
+        return Guesses(
+            wanted.pick(self.values_BTVG), wanted.pick(self.features_BTVF), nearest_BTV1.squeeze(-1)
+        )
 
 
 NUM_GUESSES = {"line": 1, "relations": 4, "dynamics": 5}

@@ -25,6 +25,7 @@ from mdtim.runtime import HostCopies, free_memory, keyed_uniform, precision
 from mdtim.series import DeviceSeries, WindowBatch, whole_batch
 from mdtim.stacking import Stack, StackCells
 from mdtim.tokenizer import Tokenizer, WindowScale
+from mdtim.wanted import Wanted
 from mdtim.windows import WindowIndex, blend_weights, covering_windows
 
 _JOINT_STREAM = 2**40
@@ -73,19 +74,23 @@ class Predictor:
 
     @torch.no_grad()
     def probs(
-        self, values_BTV: Tensor, visible_BTV: Tensor, keys_BTV: Tensor
+        self,
+        values_BTV: Tensor,
+        visible_BTV: Tensor,
+        keys_BTV: Tensor,
+        wanted: Wanted | None = None,
     ) -> tuple[Tensor, WindowScale]:
         """Average the predicted distributions of M tokenizations.
 
         Returns
         -------
-        probs_BTVK : float32
+        probs_BTVK : float32; (B, N, 1, K) where only some cells are wanted
         scale : WindowScale
         """
         # Scale, level and guesses are the same in every draw, and found once.
         tokens, scale = self._tokenize(values_BTV, visible_BTV, None, None)
         if not self.config.draws_tokens:
-            return self._network_distribution(tokens), scale
+            return self._network_distribution(tokens, wanted), scale
         num_draws, count = self.config.inference.num_draws, max(1, len(values_BTV))
         together = max(1, (self.max_windows or count) // count)
         total: Tensor | None = None
@@ -97,7 +102,8 @@ class Predictor:
                 )
                 for draw in draws
             ]
-            probs = self._network_distribution(tokens.drawn(drawn))
+            in_all = None if wanted is None else wanted.repeat(len(draws))
+            probs = self._network_distribution(tokens.drawn(drawn), in_all)
             # One after the other: the sum does not depend on how many came together.
             for one in probs.chunk(len(draws)):
                 total = one if total is None else total + one
@@ -120,11 +126,13 @@ class Predictor:
             scale=scale,
         )
 
-    def _network_distribution(self, tokens: Tokens) -> Tensor:
+    def _network_distribution(self, tokens: Tokens, wanted: Wanted | None = None) -> Tensor:
         with precision(self.device):
             if not self.network.config.continuous:
-                return cell_probs(self.network, tokens)
+                return cell_probs(self.network, tokens, wanted)
             output = self.network(tokens)
+        if wanted is not None:
+            output = wanted.pick(output)
         # One number per cell: the two bins around it, with its mean.
         position = self.tokenizer.target(output.squeeze(-1), None)
         index = torch.arange(self.tokenizer.num_outputs, device=position.device)
@@ -132,16 +140,21 @@ class Predictor:
 
     def distribution(self, probs_BTVK: Tensor, scale: WindowScale) -> BinDistribution:
         """Attach the window's scale: bins in standardized units."""
-        reach = self.config.tokenizer.output_range
-        shape = probs_BTVK.shape[:-1]
+        return BinDistribution(probs_BTVK, *self._grid(scale, probs_BTVK.shape[:-1]))
+
+    def _grid(self, scale: WindowScale, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        """(B, T, V) centre of the first bin and distance of two, in standardized units."""
         half = scale.half_B1V.double()
-        low = (scale.center_B1V.double() - reach * half).expand(shape)
-        return BinDistribution(probs_BTVK, low, (self.tokenizer.output_step * half).expand(shape))
+        low = scale.center_B1V.double() - self.config.tokenizer.output_range * half
+        return low.expand(shape), (self.tokenizer.output_step * half).expand(shape)
 
     def cells(self, batch: WindowBatch, visible_BTV: Tensor, wanted_BTV: Tensor) -> StackCells:
         """Predict a batch and pick the wanted cells, before stacking and calibration."""
-        probs, scale = self.probs(batch.values_BTV, visible_BTV, batch.cell_keys())
-        full = self.distribution(probs, scale)
+        wanted = Wanted.find(wanted_BTV)
+        probs, scale = self.probs(batch.values_BTV, visible_BTV, batch.cell_keys(), wanted)
+        probs_CK = probs[wanted_BTV] if wanted is None else probs.squeeze(2)[wanted.own_BN]
+        low_BTV, step_BTV = self._grid(scale, wanted_BTV.shape)
+        distribution = BinDistribution(probs_CK, low_BTV[wanted_BTV], step_BTV[wanted_BTV])
         x_BTV = torch.where(visible_BTV, scale.normalize(batch.values_BTV), 0.0)
         neighbours = Neighbours.find(visible_BTV, x_BTV.dtype)
         linear = neighbours.line(x_BTV).double() * scale.half_B1V + scale.center_B1V
@@ -149,7 +162,6 @@ class Predictor:
             linear = batch.linear_BTV.double()  # sees beyond the window's edges
         nearest = torch.where(scale.empty_B1V, torch.inf, neighbours.nearest_BTV)
         window, _, variate = wanted_BTV.nonzero(as_tuple=True)
-        distribution = full.take(wanted_BTV)
         excess = Excess.find(batch.values_BTV, neighbours).take(wanted_BTV)
         if excess.is_somewhere():
             distribution = excess.added_to(distribution)

@@ -25,6 +25,7 @@ from mdtim.kernels import (
     rope_table,
 )
 from mdtim.triton_compiler import runs_triton
+from mdtim.wanted import Wanted
 
 
 class TimeEmbedding(nn.Module):
@@ -98,7 +99,13 @@ class AxisBlock(nn.Module):
         self.up = nn.Linear(width, config.mlp_ratio * width)
         self.down = nn.Linear(config.mlp_ratio * width, width)
 
-    def forward(self, h_BTVD: Tensor, modulation_B6D: Tensor, seed: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        h_BTVD: Tensor,
+        modulation_B6D: Tensor,
+        seed: Tensor | None = None,
+        wanted: Wanted | None = None,
+    ) -> Tensor:
         """Attend along the axis, then the MLP, each gated and added.
 
         Parameters
@@ -107,16 +114,21 @@ class AxisBlock(nn.Module):
         modulation_B6D : shift, scale and gate of the attention, then of the MLP
         seed : int64 scalar for the dropout of the fused operator. Without one a block that drops
             takes PyTorch's operators and their dropout, from the default generator.
+        wanted : cells that go on behind the attention, (B, N, 1, D), without gradients
         """
+        assert wanted is None or not torch.is_grad_enabled()
         dropout = self.dropout if self.training else 0.0
         if self.fits(h_BTVD) and (seed is not None or not dropout):
-            return self._forward_fused(h_BTVD, modulation_B6D, seed, dropout)
+            return self._forward_fused(h_BTVD, modulation_B6D, seed, dropout, wanted)
         modulation = modulation_B6D.to(h_BTVD.dtype).unbind(1)
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation
         width = h_BTVD.shape[-1:]
 
         x = modulate(F.layer_norm(h_BTVD, width), shift_a, scale_a)
-        x = self.out(self._attend(x))
+        x = self._attend(x)
+        if wanted is not None:
+            x, h_BTVD = wanted.pick(x), wanted.pick(h_BTVD)
+        x = self.out(x)
         h_BTVD = torch.addcmul(h_BTVD, gate_a[:, None, None], F.dropout(x, dropout))
 
         x = modulate(F.layer_norm(h_BTVD, width), shift_m, scale_m)
@@ -158,10 +170,15 @@ class AxisBlock(nn.Module):
         return h_BTVD.shape[1 if self.axis == "time" else 2]
 
     def _forward_fused(
-        self, h_BTVD: Tensor, modulation_B6D: Tensor, seed: Tensor | None, dropout: float
+        self,
+        h_BTVD: Tensor,
+        modulation_B6D: Tensor,
+        seed: Tensor | None,
+        dropout: float,
+        wanted: Wanted | None,
     ) -> Tensor:
         if not (dropout or torch.is_grad_enabled()):
-            return forward_fused([self], h_BTVD, modulation_B6D)
+            return forward_fused([self], h_BTVD, modulation_B6D, wanted)
         dtype = working_dtype(h_BTVD)
         return fused_block(
             h_BTVD.to(dtype),
@@ -189,12 +206,18 @@ class AxisBlock(nn.Module):
         return rope_table(self._length(h_BTVD), h_BTVD.shape[-1] // self.num_heads, h_BTVD)
 
 
-def forward_fused(blocks: Sequence[AxisBlock], h_BTVD: Tensor, modulation_BSD: Tensor) -> Tensor:
+def forward_fused(
+    blocks: Sequence[AxisBlock],
+    h_BTVD: Tensor,
+    modulation_BSD: Tensor,
+    wanted: Wanted | None = None,
+) -> Tensor:
     """Blocks that all fit, one behind the other, without dropout and gradients.
 
     Parameters
     ----------
     modulation_BSD : of each block; with two slots more, those of the norm behind the last one
+    wanted : cells that go on behind the last attention; without: all
     """
     dtype = working_dtype(h_BTVD)
     return fused_stack(
@@ -204,6 +227,7 @@ def forward_fused(blocks: Sequence[AxisBlock], h_BTVD: Tensor, modulation_BSD: T
         [block.table(h_BTVD) for block in blocks],
         num_heads=blocks[0].num_heads,
         over_time=[block.axis == "time" for block in blocks],
+        wanted=wanted,
     )
 
 

@@ -24,6 +24,7 @@ from mdtim.layers import (
 )
 from mdtim.row_passes import BLOCK_SLOTS, HEAD_SLOTS
 from mdtim.tokenizer import Tokenizer
+from mdtim.wanted import Wanted
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,27 +204,30 @@ class FactorizedDiT(nn.Module):
         """Return logits (B, T, V, K_out), or values (B, T, V, 1) in the continuous ablation."""
         return self.logits(self.say(tokens), tokens.guesses)
 
-    def say(self, tokens: Tokens) -> Tensor:
-        """What the head says of every cell, (B, T, V, P).
+    def say(self, tokens: Tokens, wanted: Wanted | None = None) -> Tensor:
+        """What the head says of every cell (B, T, V, P), or of the wanted ones (B, N, 1, P).
 
         The bins, how to correct the prior (see :meth:`prior_logits`), and zeros: products of a GPU
         want columns in eights.
         """
-        h_BTVD = self._forward_blocks(self.embed(tokens), self._modulation(tokens.sigma_B))
+        modulation_BSD = self._modulation(tokens.sigma_B)
+        h_BTVD = self._forward_blocks(self.embed(tokens), modulation_BSD, wanted)
         extra = -self.head.out_features % 8
         weight, bias = F.pad(self.head.weight, (0, 0, 0, extra)), F.pad(self.head.bias, (0, extra))
         return F.linear(h_BTVD, weight, bias)
 
-    def _forward_blocks(self, h_BTVD: Tensor, modulation_BSD: Tensor) -> Tensor:
-        """All blocks and the norm behind them, (B, T, V, D) to the same."""
+    def _forward_blocks(
+        self, h_BTVD: Tensor, modulation_BSD: Tensor, wanted: Wanted | None = None
+    ) -> Tensor:
+        """All blocks and the norm behind them, (B, T, V, D) to the same or the wanted cells."""
         blocks = self.blocks
         learns = torch.is_grad_enabled() or self.training
         if self.fused_norm and not learns and all(block.fits(h_BTVD) for block in blocks):
-            return forward_fused(blocks, h_BTVD, modulation_BSD)
+            return forward_fused(blocks, h_BTVD, modulation_BSD, wanted)
         *of_blocks, of_head = torch.split(modulation_BSD, self.slots, dim=1)
         seeds = self._dropout_seeds(h_BTVD)
         for block, modulation_B6D, seed in zip(blocks, of_blocks, seeds, strict=True):
-            h_BTVD = block(h_BTVD, modulation_B6D, seed)
+            h_BTVD = block(h_BTVD, modulation_B6D, seed, wanted if block is blocks[-1] else None)
         return normalize(h_BTVD, of_head, fused=self.fused_norm)
 
     def logits(self, output_BTVP: Tensor, guesses: Guesses | None) -> Tensor:

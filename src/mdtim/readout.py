@@ -16,18 +16,23 @@ from torch.nn import functional as F
 
 from mdtim.config import DiffusionConfig
 from mdtim.fused_readout import fused_probs, fused_terms
+from mdtim.guesses import Guesses
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.triton_compiler import runs_triton
+from mdtim.wanted import Wanted
 
 
-def cell_probs(network: FactorizedDiT, tokens: Tokens) -> Tensor:
-    """(B, T, V, K) float32 probabilities of the output bins."""
-    output_BTVP = network.say(tokens)
+def cell_probs(network: FactorizedDiT, tokens: Tokens, wanted: Wanted | None = None) -> Tensor:
+    """(B, T, V, K) float32 probabilities of the output bins, or (B, N, 1, K) of wanted cells."""
+    output_BTVP = network.say(tokens, wanted)
+    guesses = tokens.guesses
+    if guesses is not None and wanted is not None:
+        guesses = guesses.at(wanted)
     if not _fits(network, output_BTVP):
-        return F.softmax(network.logits(output_BTVP, tokens.guesses), dim=-1)
+        return F.softmax(network.logits(output_BTVP, guesses), dim=-1)
     shape = (*output_BTVP.shape[:3], network.num_outputs)
     constants = (network.num_outputs, float(network.reach))
-    probs: Tensor = fused_probs(*_rows(network, tokens, output_BTVP), *constants)
+    probs: Tensor = fused_probs(*_rows(network, guesses, output_BTVP), *constants)
     return probs.view(shape)
 
 
@@ -52,7 +57,7 @@ def cell_terms(
         estimate_BTV = (F.softmax(logits, dim=-1) * network.centers).sum(-1)
         return soft_cross_entropy(logits, target_BTV, config), estimate_BTV
     entropy_R, estimate_R = fused_terms(
-        *_rows(network, tokens, output_BTVP),
+        *_rows(network, tokens.guesses, output_BTVP),
         target_BTV.contiguous().view(-1),
         network.num_outputs,
         float(network.reach),
@@ -68,16 +73,16 @@ def _fits(network: FactorizedDiT, output_BTVP: Tensor) -> bool:
 
 
 def _rows(
-    network: FactorizedDiT, tokens: Tokens, output_BTVP: Tensor
+    network: FactorizedDiT, guesses: Guesses | None, output_BTVP: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """Output, guesses, distances and the prior's law as the operators take them."""
     output_RP = output_BTVP.contiguous().flatten(0, 2)
-    if tokens.guesses is None:
+    if guesses is None:
         return output_RP, None, None, None
     return (
         output_RP,
-        tokens.guesses.values_BTVG.contiguous().flatten(0, 2),
-        tokens.guesses.nearest_BTV.contiguous().flatten(),
+        guesses.values_BTVG.contiguous().flatten(0, 2),
+        guesses.nearest_BTV.contiguous().flatten(),
         torch.cat([network.prior, network.belief]),
     )
 

@@ -26,6 +26,7 @@ from mdtim.network import FactorizedDiT
 from mdtim.runtime import HostCopies, resolve_device
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.training import Trainer
+from mdtim.wanted import Wanted
 from mdtim.windows import every_window
 
 Variant = Literal["mdtim", "launched", "unfused", "sdpa", "eager"]
@@ -171,7 +172,7 @@ def measure_imputing(
     rate: float,
     repeats: int = 5,
 ) -> SpeedRow:
-    """Time imputing many windows with half of their cells hidden, from device to filled host."""
+    """Time imputing the hidden half of many windows' cells, from device to filled host."""
     config = preset(size).change(num_draws=draws)
     if draws > 1:
         config = config.change(interpolated=False)
@@ -185,14 +186,21 @@ def measure_imputing(
     network = FactorizedDiT(config.network, config.tokenizer, variates).to(device).eval()
     set_up(network, variant)
     part = -(-num_windows // -(-num_windows // 1024))
+    parts = [slice(begin, begin + part) for begin in range(0, num_windows, part)]
     predictor = Predictor(network, config)
 
     def impute() -> None:
         filled = HostCopies(device)
-        for begin in range(0, num_windows, part):
-            cut = slice(begin, begin + part)
-            probs, scale = predictor.probs(batch.values_BTV[cut], visible[cut], keys[cut])
-            filled.send((probs @ network.centers) * scale.half_B1V + scale.center_B1V)
+        # How many are wanted is asked before there is work that an answer would have to wait for.
+        wanted = [Wanted.find(~visible[cut]) for cut in parts]
+        for cut, cells in zip(parts, wanted, strict=True):
+            probs, scale = predictor.probs(batch.values_BTV[cut], visible[cut], keys[cut], cells)
+            center, half = (
+                x.expand(visible[cut].shape)[..., None] for x in (scale.center_B1V, scale.half_B1V)
+            )
+            if cells is not None:
+                center, half = cells.pick(center), cells.pick(half)
+            filled.send((probs @ network.centers)[..., None] * half + center)
         filled.collect()
 
     milliseconds = median_ms(impute, device, repeats)

@@ -19,6 +19,7 @@ from mdtim.distribution import GaussianDistribution
 from mdtim.inference import Predictor
 from mdtim.series import WindowBatch
 from mdtim.tokenizer import WindowScale
+from mdtim.wanted import Wanted
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,16 @@ class Ensemble(Predictor):
         self.members = members
 
     def probs(
-        self, values_BTV: Tensor, visible_BTV: Tensor, keys_BTV: Tensor
+        self,
+        values_BTV: Tensor,
+        visible_BTV: Tensor,
+        keys_BTV: Tensor,
+        wanted: Wanted | None = None,
     ) -> tuple[Tensor, WindowScale]:
         """Average what the members predict; the window's scale is the same for all."""
-        total, scale = self.members[0].probs(values_BTV, visible_BTV, keys_BTV)
+        total, scale = self.members[0].probs(values_BTV, visible_BTV, keys_BTV, wanted)
         for member in self.members[1:]:
-            total = total + member.probs(values_BTV, visible_BTV, keys_BTV)[0]
+            total = total + member.probs(values_BTV, visible_BTV, keys_BTV, wanted)[0]
         return total / len(self.members), scale
 
 
