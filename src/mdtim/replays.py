@@ -8,6 +8,7 @@ side by side, so that the small ones run in the gaps of the large.
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +20,25 @@ Made = TypeVar("Made")
 
 _WARM_UP = 3
 """Steps of a kind that run as they are, while libraries and allocators settle."""
+
+
+class _Streams(threading.local):
+    """A thread's two streams on each device, for all its runs: cuBLAS keeps memory for each."""
+
+    def __init__(self) -> None:
+        self.known: dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Stream]] = {}
+
+    def on(self, device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+        """For the steps, and for what runs beside them."""
+        if device not in self.known:
+            steps = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            # Ahead of the large kernels, or the small ones would wait for each of them.
+            beside = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+            self.known[device] = steps, beside
+        return self.known[device]
+
+
+_STREAMS = _Streams()
 
 
 class Replays(Generic[Made]):
@@ -47,9 +67,7 @@ class Replays(Generic[Made]):
         make: Callable[[Hashable], Made],
         learn: Callable[[Made], Tensor],
     ) -> None:
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        # Ahead of the large kernels, or the small ones would wait for each of them.
-        self.beside = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+        self.stream, self.beside = _STREAMS.on(device)
         self.pool = torch.cuda.graph_pool_handle()
         self.generator = generator
         self.kind, self.seed, self.make, self.learn = kind, seed, make, learn
