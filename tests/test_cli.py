@@ -176,6 +176,18 @@ def test_wrong_options_are_named(source: Path, tmp_path: Path) -> None:
     assert "nope" in run("impute", source, "-o", output, "--columns", "nope", *QUICK, code=2)
 
 
+def test_numbers_that_stand_for_missing_are_named_and_filled(source: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(source)
+    frame.loc[[3, 40], "b"] = -999.0
+    frame.to_csv(source, index=False)
+    assert "--missing-values -999" in run("info", source).replace("\n", " ")
+    output = tmp_path / "out.csv"
+    said = run("impute", source, "-o", output, "--missing-values", "-999,-9999", *QUICK)
+    assert "-999" not in said
+    assert pd.read_csv(output)["b"].min() > -100
+    assert "--missing-values" in run("info", source, "--missing-values", "none", code=2)
+
+
 def test_warnings_become_notes(source: Path, tmp_path: Path) -> None:
     frame = pd.read_csv(source).assign(dead=np.nan)
     frame["dead"] = frame["dead"].astype(float)

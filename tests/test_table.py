@@ -364,6 +364,41 @@ def test_infinite_cells_are_filled_where_the_user_says_so(frame_kind):
     np.testing.assert_array_equal(numbers_of(fill_with(table, 9)), [[1, 9], [9, 2], [9, 3]])
 
 
+def test_numbers_that_stand_for_missing_are_filled_where_the_user_says_so(frame_kind):
+    data = as_kind(pd.DataFrame({"a": [1, -999, 2], "b": [-99.9, 2.0, NAN]}), frame_kind)
+    table = read(data, missing_values=(-999, -99.9))
+    np.testing.assert_array_equal(table.panel.values, [[1, NAN], [NAN, 2], [2, NAN]])
+    np.testing.assert_array_equal(numbers_of(fill_with(table, 9)), [[1, 9], [9, 2], [2, 9]])
+    single = np.array([[1.5], [-99.9], [2.5]], dtype=np.float32)
+    assert np.isnan(read(single, missing_values=[-99.9]).panel.values).sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "found"),
+    [
+        ([20.5, -999, 21, -999], "-999"),
+        ([20.5, -999.9, 21, 9999], "9999, -999.9"),
+        ([0.0, 0, -99], "-99"),
+    ],
+)
+def test_nines_far_from_all_else_are_told(column, found):
+    named = found.replace(" ", "")
+    with pytest.warns(TableWarning, match=rf"'x' holds {found}, far .*--missing-values {named}\)"):
+        Table.read(pd.DataFrame({"x": [*column, NAN]}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read(pd.DataFrame({"x": column}), missing_values=[float(x) for x in found.split(",")])
+
+
+@pytest.mark.parametrize(
+    "column", [[97.0, 98, 99], [9.0, -9, 1], [-998.0, 3, 2], [99.0, 99], [50.0, 0, 99], [NAN, NAN]]
+)
+def test_numbers_that_may_well_be_readings_are_nobodys_placeholder(column):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Table.read(np.array([column]).T)
+
+
 def test_numbers_of_any_size_stay_what_they_are():
     data = np.array([[1e308, -5e-324], [NAN, NAN]])
     filled = fill_with(Table.read(data), 1e300)

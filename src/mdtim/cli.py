@@ -24,6 +24,7 @@ from mdtim.options import (
     Json,
     MaxMinutes,
     MaxSteps,
+    MissingValues,
     Model,
     Preset,
     Quantiles,
@@ -35,6 +36,7 @@ from mdtim.options import (
     Window,
     quantile_levels,
     refuse_training,
+    table_options,
     window_length,
 )
 from mdtim.pretraining.cli import pretrain
@@ -67,6 +69,7 @@ def fit(
     freq: Freq = None,
     columns: Columns = None,
     inf_as_missing: InfAsMissing = False,
+    missing_values: MissingValues = None,
     window: Window = "auto",
     from_: Annotated[
         str, typer.Option("--from", help="pretrained, or nothing: train from random weights.")
@@ -88,7 +91,7 @@ def fit(
 
         with joined_ranks(device) as (ranks, own_device):
             silent = quiet or as_json or not ranks.is_first
-            options = _table_options(time, id, freq, columns, inf_as_missing)
+            options = table_options(time, id, freq, columns, inf_as_missing, missing_values)
             preset, adapt = _start(from_, preset, own_device)
             training = (window, preset, adapt, max_minutes, max_steps, seed, own_device, silent)
             imputer = _imputer(None, options, *training)
@@ -111,6 +114,7 @@ def impute(
     freq: Freq = None,
     columns: Columns = None,
     inf_as_missing: InfAsMissing = False,
+    missing_values: MissingValues = None,
     quantiles: Quantiles = None,
     window: Window = "auto",
     preset: Preset = "auto",
@@ -130,7 +134,7 @@ def impute(
 
         frame = _read(source)
         _refuse_overwriting(source, output, report)
-        options = _table_options(time, id, freq, columns, inf_as_missing)
+        options = table_options(time, id, freq, columns, inf_as_missing, missing_values)
         training = (window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json)
         refuse_training(model, context)
         imputer = _imputer(model, options, *training)
@@ -162,6 +166,7 @@ def report(
     freq: Freq = None,
     columns: Columns = None,
     inf_as_missing: InfAsMissing = False,
+    missing_values: MissingValues = None,
     window: Window = "auto",
     preset: Preset = "auto",
     adapt: Adapt = False,
@@ -178,7 +183,7 @@ def report(
 
         frame = _read(source)
         _refuse_overwriting(source, output)
-        options = _table_options(time, id, freq, columns, inf_as_missing)
+        options = table_options(time, id, freq, columns, inf_as_missing, missing_values)
         training = (window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json)
         refuse_training(model, context)
         imputer = _imputer(model, options, *training)
@@ -200,6 +205,7 @@ def evaluate(
     freq: Freq = None,
     columns: Columns = None,
     inf_as_missing: InfAsMissing = False,
+    missing_values: MissingValues = None,
     window: Window = "auto",
     preset: Preset = "auto",
     adapt: Adapt = False,
@@ -217,7 +223,7 @@ def evaluate(
 
         frame = _read(source)
         _refuse_overwriting(source, report)
-        options = _table_options(time, id, freq, columns, inf_as_missing)
+        options = table_options(time, id, freq, columns, inf_as_missing, missing_values)
         training = (window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json)
         refuse_training(model, context)
         imputer = _imputer(model, options, *training)
@@ -238,6 +244,7 @@ def info(
     freq: Freq = None,
     columns: Columns = None,
     inf_as_missing: InfAsMissing = False,
+    missing_values: MissingValues = None,
     as_json: Json = False,
 ) -> None:
     """Say what is missing in a table, or what a model folder holds."""
@@ -250,7 +257,7 @@ def info(
             from mdtim.inspection import describe_table
             from mdtim.table import Table, TableOptions
 
-            options = _table_options(time, id, freq, columns, inf_as_missing)
+            options = table_options(time, id, freq, columns, inf_as_missing, missing_values)
             facts = describe_table(Table.read(_read(path), TableOptions(**options)).panel)
     if as_json:
         _print_json({**facts, "warnings": said})
@@ -302,19 +309,6 @@ def demo(
 
 
 # -- pieces the commands share --------------------------------------------------------------
-
-
-def _table_options(
-    time: str | None, id: str | None, freq: str | None, columns: str | None, inf_as_missing: bool
-) -> dict[str, Any]:
-    names = None if columns is None else tuple(name.strip() for name in columns.split(","))
-    return {
-        "time": time,
-        "id": id,
-        "freq": freq,
-        "columns": names,
-        "inf_as_missing": inf_as_missing,
-    }
 
 
 def _imputer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,49 @@ def clear_infinite(
             f"them, or pass inf_as_missing=True to have them filled"
         )
     values[infinite] = np.nan
+
+
+def clear_placeholders(values: FloatArray, placeholders: Iterable[float]) -> None:
+    """Turn numbers that stand for missing into NaN, in place; single precision counts as equal."""
+    for placeholder in placeholders:
+        values[np.abs(values - placeholder) <= 1e-6 * abs(placeholder)] = np.nan
+
+
+def notes_on_placeholders(values: FloatArray, names: Sequence[str]) -> tuple[str, ...]:
+    """(N, V) numbers that look as if they stood for missing: nines far from all others.
+
+    Examples
+    --------
+    >>> notes_on_placeholders(np.array([[2.5], [-999.0], [3.1]]), ["level"])[0][:39]
+    "column 'level' holds -999, far from all"
+    """
+    notes = []
+    for name, column in zip(names, values.T, strict=True):
+        found: list[str] = []
+        known = column[~np.isnan(column)]
+        while known.size and (end := _lonely_end(known)) is not None:
+            found.append(f"{end:.10g}")
+            known = known[known != end]
+        if found:
+            listed = ", ".join(found)
+            notes.append(
+                f"column {name!r} holds {listed}, far from all its other values, which counts as "
+                f"a reading; if it means missing, pass missing_values=[{listed}] "
+                f"(--missing-values {listed.replace(' ', '')})"
+            )
+    return tuple(notes)
+
+
+def _lonely_end(known: FloatArray) -> float | None:
+    """The least or the most number, if it is all nines and farther off than the others range."""
+    for end in (float(known.min()), float(known.max())):
+        digits = f"{abs(end):.10g}".replace(".", "")
+        if len(digits) < 2 or set(digits) != {"9"}:
+            continue
+        others = known[known != end]
+        if others.size and np.abs(others - end).min() > np.ptp(others):
+            return end
+    return None
 
 
 def fill_cells(series: pd.Series[Any], to_fill: BoolArray, numbers: FloatArray) -> pd.Series[Any]:

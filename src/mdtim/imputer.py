@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -50,6 +51,8 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         Columns to fill; all numeric ones without.
     inf_as_missing : bool
         Treat ±inf as missing instead of refusing it.
+    missing_values : sequence of float
+        Numbers that stand for missing beside NaN, such as -999.
     seed : int
         The same seed, data and machine give the same result.
     device : str
@@ -117,6 +120,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         freq: str | None = None,
         columns: Any = None,
         inf_as_missing: bool = False,
+        missing_values: Sequence[float] = (),
         seed: int = 0,
         device: str = "auto",
         max_steps: int | None = None,
@@ -138,6 +142,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         self.freq = freq
         self.columns = columns
         self.inf_as_missing = inf_as_missing
+        self.missing_values = missing_values
         self.seed = seed
         self.device = device
         self.max_steps = max_steps
@@ -296,6 +301,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             freq=self.freq,
             columns=None if self.columns is None else tuple(self.columns),
             inf_as_missing=self.inf_as_missing,
+            missing_values=tuple(self.missing_values),
         )
         table = Table.read(X, options)
         if not reset and table.panel.variates != self.model_.variates:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ Id = Annotated[str | None, typer.Option(help="Column that names the series of a 
 Freq = Annotated[str | None, typer.Option(help="Sampling period (h, 10min): adds missing rows.")]
 Columns = Annotated[str | None, typer.Option(help="Columns to fill, comma-separated.")]
 InfAsMissing = Annotated[bool, typer.Option("--inf-as-missing", help="Treat ±inf as missing.")]
+MissingValues = Annotated[
+    str | None, typer.Option(help="Numbers that stand for missing, such as -999,-9999.")
+]
 Window = Annotated[str, typer.Option(help="Steps the network sees at once, or auto.")]
 Preset = Annotated[
     str,
@@ -40,6 +43,31 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but warnings
 Quantiles = Annotated[
     str | None, typer.Option(help="Extra columns, such as 0.05,0.95 (name_q0.05).")
 ]
+
+
+def table_options(
+    time: str | None,
+    id: str | None,
+    freq: str | None,
+    columns: str | None,
+    inf_as_missing: bool,
+    missing_values: str | None,
+) -> dict[str, Any]:
+    """What was said of a table, as arguments of `TableOptions` and `MDTIMImputer`."""
+    try:
+        placeholders = tuple(float(part) for part in (missing_values or "").split(",") if part)
+    except ValueError:
+        raise ValueError(
+            f"--missing-values takes numbers such as -999,-9999, got {missing_values!r}"
+        ) from None
+    return {
+        "time": time,
+        "id": id,
+        "freq": freq,
+        "columns": None if columns is None else tuple(name.strip() for name in columns.split(",")),
+        "inf_as_missing": inf_as_missing,
+        "missing_values": placeholders,
+    }
 
 
 def quantile_levels(text: str | None) -> list[float]:

@@ -20,9 +20,11 @@ from mdtim.columns import (
     as_type,
     check_known,
     clear_infinite,
+    clear_placeholders,
     fill_cells,
     find_numeric,
     notes_on_left,
+    notes_on_placeholders,
     objects_as_floats,
     unique_names,
 )
@@ -52,6 +54,8 @@ class TableOptions:
     """Numeric columns to fill; None: all of them."""
     inf_as_missing: bool = False
     """Fill infinite cells instead of refusing them."""
+    missing_values: tuple[float, ...] = ()
+    """Numbers that stand for missing, beside NaN."""
     spacing: Spacing | None = None
     """Spacing of the data set that the table is a part of; None: found by itself."""
 
@@ -169,12 +173,14 @@ class _ArrayTable(Table):
             if array.ndim == 3:
                 place = "window {}, step {}".format(*divmod(int(row), array.shape[1]))
             clear_infinite(values, infinite, options.inf_as_missing, names[chosen[column]], place)
+        clear_placeholders(values, options.missing_values)
         self.panel = Panel(
             values,
             np.arange(windows + 1) * (len(values) // windows),
             tuple(names[position] for position in chosen),
             names=tuple(range(windows)) if array.ndim == 3 else (),
         )
+        self.notes = notes_on_placeholders(values, self.panel.variates)
 
     def restore(self, values: FloatArray) -> Any:
         assert values.shape == self.panel.values.shape
@@ -216,12 +222,12 @@ class _PandasTable(Table):
             self._places = slice(None)
         values = np.full((timeline.num_rows, len(self._chosen)), np.nan)
         for variate, position in enumerate(self._chosen):
-            column = as_floats(self._frame.iloc[:, position])
+            column = as_floats(self._frame.iloc[:, position]).copy()
             infinite = np.isinf(column)
             if infinite.any():
-                column = column.copy()
                 place = f"row {np.flatnonzero(infinite)[0]}"
                 clear_infinite(column, infinite, options.inf_as_missing, names[position], place)
+            clear_placeholders(column, options.missing_values)
             values[self._places, variate] = column
         self.panel = Panel(
             values,
@@ -231,6 +237,7 @@ class _PandasTable(Table):
             None if timeline.ticks is None else timeline.ticks.view("M8[ns]"),
             timeline.names,
         )
+        self.notes += notes_on_placeholders(values, self.panel.variates)
 
     def restore(self, values: FloatArray) -> Any:
         assert values.shape == self.panel.values.shape

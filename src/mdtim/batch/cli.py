@@ -21,6 +21,7 @@ from mdtim.options import (
     Json,
     MaxMinutes,
     MaxSteps,
+    MissingValues,
     Model,
     Preset,
     Quantiles,
@@ -30,6 +31,7 @@ from mdtim.options import (
     Window,
     quantile_levels,
     refuse_training,
+    table_options,
     window_length,
 )
 
@@ -58,6 +60,7 @@ def batch(
     id: Id = None,
     columns: Columns = None,
     inf_as_missing: InfAsMissing = False,
+    missing_values: MissingValues = None,
     quantiles: Quantiles = None,
     window: Window = "auto",
     preset: Preset = "auto",
@@ -82,9 +85,9 @@ def batch(
         from mdtim.imputer import MDTIMImputer
         from mdtim.table import TableOptions
 
-        names = None if columns is None else tuple(name.strip() for name in columns.split(","))
+        given = table_options(time, id, None, columns, inf_as_missing, missing_values)
         options = BatchOptions(
-            TableOptions(time, id, columns=names, inf_as_missing=inf_as_missing),
+            TableOptions(**given),
             levels,
             piece_rows,
             sample_rows,

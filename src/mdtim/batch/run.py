@@ -155,7 +155,11 @@ def _fit(known: Survey, options: BatchOptions, estimator: MDTIMImputer | None) -
     imputer = estimator or MDTIMImputer(device=options.device)
     table = known.reading.options
     imputer.set_params(
-        time=table.time, id=table.id, columns=table.columns, inf_as_missing=table.inf_as_missing
+        time=table.time,
+        id=table.id,
+        columns=table.columns,
+        inf_as_missing=table.inf_as_missing,
+        missing_values=table.missing_values,
     )
     panel = sample_panel(known.pieces, known.reading.panel, options.sample_rows, imputer.seed)
     # Remembers the columns, as fitting to a table would.

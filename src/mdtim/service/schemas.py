@@ -38,11 +38,15 @@ class TableChoices(BaseModel):
     inf_as_missing: bool = Field(
         False, description="Treat infinite cells as missing instead of refusing the table."
     )
+    missing_values: list[float] = Field(
+        [], max_length=20, description="Numbers that stand for missing, such as -999."
+    )
 
     def table_options(self) -> dict[str, Any]:
         """What was said, as arguments of `TableOptions` and `MDTIMImputer`."""
         given = self.model_dump(include={"time", "id", "freq"}, exclude_none=True)
         given |= {"columns": tuple(self.columns)} if self.columns else {}
+        given |= {"missing_values": tuple(self.missing_values)} if self.missing_values else {}
         return given | ({"inf_as_missing": True} if self.inf_as_missing else {})
 
 
