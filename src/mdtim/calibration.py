@@ -216,13 +216,23 @@ class Calibration:
         group = at.group()
         varied = _varied(truth, at.variate, num_variates)
         levels = torch.empty_like(truth)
-        by_place = []
+        by_place: list[Levels] = []
+        fitted: dict[str, Levels] = {}
         for number in range(2 * NUM_GAPS):
-            own = group == number
+            own, gap = group == number, number % NUM_GAPS
             # A group with few cells is judged with all of its gap, those with all there are.
-            wider = (own & varied, (group % NUM_GAPS == number % NUM_GAPS) & varied, varied)
-            seen = next((one for one in wider if int(one.sum()) >= cls.MIN_CELLS), varied)
-            found = Levels.fit(distribution.take(seen), truth[seen], at.share[seen], blur)
+            wider = {
+                f"group {number}": own & varied,
+                f"gap {gap}": (group % NUM_GAPS == gap) & varied,
+                "all": varied,
+            }
+            large = [name for name, one in wider.items() if int(one.sum()) >= cls.MIN_CELLS]
+            name = large[0] if large else "all"
+            if name not in fitted:
+                seen = wider[name]
+                told = distribution.take(seen), truth[seen], at.share[seen]
+                fitted[name] = Levels.fit(*told, blur)
+            found = fitted[name]
             sharp = distribution.take(own).sharpened(blur, found.floor)
             levels[own] = found.apply(sharp.cdf(truth[own]), at.share[own].double())
             by_place.append(found)
