@@ -234,7 +234,8 @@ def test_pandas_types_with_missing_cells_are_kept():
             "decimal": [Decimal("1.5"), None],
         }
     )
-    filled = fill_with(Table.read(frame), 2)
+    with pytest.warns(TableWarning, match="'decimal' is not numeric"):
+        filled = fill_with(Table.read(frame), 2)
     assert list(filled.dtypes) == list(frame.dtypes)
     assert filled.iloc[1, :4].tolist() == [2, 2, 2, 2]
     assert filled["decimal"].tolist() == [Decimal("1.5"), None]
@@ -274,7 +275,8 @@ def test_exotic_polars_columns_pass_through():
             "x": [None, 1.0],
         }
     )
-    table = Table.read(data)
+    with pytest.warns(TableWarning, match="'price' is not numeric"):
+        table = Table.read(data)
     assert table.panel.variates == ("x",)
     filled = fill_with(table, 2)
     assert filled.schema == data.schema
@@ -348,6 +350,14 @@ def test_what_reads_like_numbers_and_stays_unfilled_is_told(cell, frame_type):
     ) as said:
         assert Table.read(frame).panel.variates == ("x",)
     assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    "column", [pd.Categorical([1.5, None]), pd.to_timedelta([1, None], "s"), [Decimal("2.5"), None]]
+)
+def test_numbers_in_types_that_are_not_filled_are_told(column):
+    with pytest.warns(TableWarning, match="'price' is not numeric: its 1 missing cells stay"):
+        Table.read(pd.DataFrame({"x": [1.0, NAN], "price": column}))
 
 
 @pytest.mark.parametrize("cell", ["12:30", "7/8", "A4", "north 3", "1st of May"])

@@ -105,10 +105,10 @@ def notes_on_left(frame: pd.DataFrame, names: list[str], left: list[int]) -> tup
         missing = len(series) - len(known)
         if not missing or not len(known):
             continue
-        inferred = pd.api.types.infer_dtype(known, skipna=True)
+        inferred = pd.api.types.infer_dtype(known.astype(object), skipna=True)
         sample = known.head(50).astype(str)
         reads = inferred == "string" and sample.map(_NUMBER_IN_TEXT.fullmatch).notna().all()
-        if reads or inferred == "boolean":
+        if reads or inferred in {*_NUMBERS, "boolean", "decimal", "timedelta"}:
             notes.append(
                 f"column {names[position]!r} is not numeric: its {missing:,} missing cells stay "
                 f"missing; convert cells such as {sample.iloc[0]!r} to numbers to have them filled"

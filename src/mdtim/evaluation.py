@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils.validation import check_is_fitted
 
 from mdtim import metrics
 from mdtim.baselines.simple import BASELINES
@@ -123,6 +124,8 @@ def evaluate(
     evaluation : Evaluation
     table : the table as read, nothing hidden
     """
+    if not fit:
+        check_is_fitted(imputer)
     table = imputer.read_table(data, reset=fit)
     hidden = hide_share(table.panel, share, seed)
     shown = without(table.panel, hidden)

@@ -143,7 +143,8 @@ def fit_network(
     if config.network.relates:
         known = DeviceSeries.put(shown.astype(np.float32), device)
         network.learn_relations(read_relations(known, covering, prior))
-    ended, progress = "pretrained, not trained on this table", Progress()
+    ended = "not trained" if pretrained is None else "pretrained, not trained on this table"
+    progress = Progress()
     if config.training.max_steps:
         config = replace(config, training=config.training.limited_to(training))
         trainer = Trainer(network, config, data, seed)

@@ -94,6 +94,8 @@ class Imputation:
         """Return the filled table with further columns: `name_q0.05` for the level 0.05."""
         if not levels:
             return self.values
+        if len({f"{level:g}" for level in levels}) < len(levels):
+            raise ValueError(f"levels must differ in their first six digits, got {list(levels)}")
         extra = {f"q{level:g}": self.panel_quantile(level) for level in levels}
         return self.table.with_columns(self.values, extra)
 
@@ -118,7 +120,9 @@ class Imputation:
             raise ValueError(f"count must be at least 1, got {count}")
         if joint:
             return [self.table.restore(self._joint_sampler(number)) for number in range(count)]
-        key = self.cells.rows * self.table.panel.values.shape[1] + self.cells.variates
+        panel = self.table.panel
+        # As the draws of the network: a series is drawn alike in any table.
+        key = panel.row_keys()[self.cells.rows] * len(panel.variates) + self.cells.variates
         drawn = []
         for number in range(count):
             level = keyed_uniform(

@@ -29,7 +29,7 @@ from mdtim.pretrained import (
 from mdtim.progress import Listener, filling_progress, show_fit, training_progress
 from mdtim.runtime import resolve_device
 from mdtim.scaling import Standardizer
-from mdtim.table import Table, TableOptions
+from mdtim.table import Table, TableOptions, plain
 
 
 class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -157,6 +157,9 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         self.checkpoint_every = checkpoint_every
         self.progress = progress
 
+    _clock_column: str | None = None
+    """The time column that was found in the table of the fit, where nobody named one."""
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
@@ -193,7 +196,6 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         """
         if from_ not in (None, "pretrained"):
             raise ValueError(f'from_ must be "pretrained" or None, got {from_!r}')
-        self._check_options()
         panel = self.read_table(X, reset=True).panel
         return self.fit_panel(panel, adapt=from_ is not None)
 
@@ -231,7 +233,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
                     config,
                     window,
                     device=device,
-                    seed=self.seed,
+                    seed=int(self.seed),
                     validation_share=self.validation_share,
                     stack=self.stack,
                     calibrate=self.calibrate,
@@ -249,7 +251,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             network,
             corrections,
             report,
-            self.seed,
+            int(self.seed),
         )
         show_fit(self.progress, report)
         doubts.of_the_fit(report)
@@ -267,8 +269,8 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             raise ValueError(
                 f"max_minutes must be positive, got {self.max_minutes}; None: no limit"
             )
-        if self.seed < 0:
-            raise ValueError(f"seed must not be negative, got {self.seed}")
+        if not isinstance(self.seed, (int, np.integer)) or self.seed < 0:
+            raise ValueError(f"seed must be a whole number from 0 on, got {self.seed!r}")
 
     @property
     def report_(self) -> FitReport:
@@ -285,18 +287,22 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
 
         Parameters
         ----------
-        reset : True remembers the columns, False compares them with the remembered ones
+        reset : True remembers the columns and which is the time, False compares with these
         """
+        if reset:
+            self._check_options()
+        X = plain(X)
         if hasattr(X, "columns"):
             validate_data(self, X, skip_check_array=True, reset=reset)
         else:
             shape = np.shape(X) if getattr(X, "ndim", 2) == 3 else None
             # scikit-learn knows rows and columns only: windows go through it one below the other.
             flat = X if shape is None else np.asarray(X).reshape(-1, shape[2])
-            X = validate_data(self, flat, dtype="numeric", ensure_all_finite=False, reset=reset)
-            X = X if shape is None else X.reshape(shape)
+            flat = validate_data(self, flat, dtype="numeric", ensure_all_finite=False, reset=reset)
+            if np.asarray(X).dtype.kind != "O":  # objects would not come back as they were
+                X = flat if shape is None else flat.reshape(shape)
         options = TableOptions(
-            time=self.time,
+            time=self._clock_column if self.time is None and not reset else self.time,
             id=self.id,
             freq=self.freq,
             columns=None if self.columns is None else tuple(self.columns),
@@ -304,7 +310,9 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             missing_values=tuple(self.missing_values),
         )
         table = Table.read(X, options)
-        if not reset and table.panel.variates != self.model_.variates:
+        if reset:
+            self._clock_column = table.clock_column
+        elif table.panel.variates != self.model_.variates:
             raise ValueError(
                 f"the model fills the columns {list(self.model_.variates)}, "
                 f"but the numeric columns here are {list(table.panel.variates)}"
@@ -383,7 +391,12 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the fitted imputer as a folder: config.json and model.safetensors."""
         check_is_fitted(self)
-        params = self.get_params(deep=False)
+        params = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in self.get_params(deep=False).items()
+        }
+        params["device"] = str(self.device)
+        params["missing_values"] = [float(value) for value in self.missing_values]
         params["preset"] = self.preset if isinstance(self.preset, str) else "custom"
         params["columns"] = None if self.columns is None else list(self.columns)
         params["checkpoint"] = None if self.checkpoint is None else str(self.checkpoint)
@@ -393,6 +406,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             "params": params,
             "num_features": self.n_features_in_,
             "feature_names": list(getattr(self, "feature_names_in_", [])),
+            "clock_column": self._clock_column,
             **self.model_.to_document(),
         }
         network = self.model_.network
@@ -413,6 +427,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             model = FittedModel.from_document(document, tensors, resolve_device(device), path)
             imputer.model_ = model
             imputer.n_features_in_ = int(document["num_features"])
+            imputer._clock_column = document.get("clock_column")
             if document["feature_names"]:
                 imputer.feature_names_in_ = np.asarray(document["feature_names"], dtype=object)
         except (KeyError, TypeError) as error:

@@ -5,8 +5,10 @@ B windows, T steps, V variates, C cells.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -60,6 +62,11 @@ class Source(Protocol):
         """V of the widest lesson."""
         ...
 
+    @property
+    def fingerprint(self) -> str:
+        """What tells it from other sources: a run goes on with its own alone."""
+        ...
+
     def prepare(self, step: int) -> Hashable:
         """Get ready for a step; steps of the same kind differ in nothing but random numbers."""
         ...
@@ -94,6 +101,14 @@ class TrainingData:
     def num_variates(self) -> int:
         """V."""
         return self.series.values_NV.shape[1]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the values, and of what is held out of them."""
+        digest = hashlib.blake2b(digest_size=16)
+        for part in (self.series.values_NV, self.series.observed_NV, self.hidden_WTV):
+            digest.update(part.cpu().numpy().tobytes())
+        return digest.hexdigest()
 
     def prepare(self, step: int) -> Hashable:
         """All steps are of one kind."""

@@ -93,7 +93,7 @@ class MDTIM(BaseImputer):  # type: ignore[misc]
         # PyPOTS's own methods look for the network under this name.
         self.model = self.imputer.model_.network
         if self.saving_path is not None and self.model_saving_strategy == "best":
-            self.save(str(Path(self.saving_path) / type(self).__name__))
+            self.save(str(Path(self.saving_path) / type(self).__name__), overwrite=True)
 
     def predict(
         self,

@@ -86,6 +86,9 @@ class Table(ABC):
     timeline: Timeline | None = None
     """Where the rows of a DataFrame lie in time; None for an array."""
 
+    clock_column: str | None = None
+    """Name of the column that tells the time; None for an index, or without one."""
+
     @classmethod
     def read(cls, data: Any, options: TableOptions = _DEFAULTS) -> Table:
         """Read a table; the input is never changed.
@@ -208,6 +211,8 @@ class _PandasTable(Table):
         self.notes = timeline.notes
         roles = (timeline.time, timeline.id)
         skipped = {role.position for role in roles if role is not None and not role.is_level}
+        if timeline.time is not None and not timeline.time.is_level:
+            self.clock_column = names[timeline.time.position]
         self._chosen = find_numeric(frame, names, skipped, options.columns)
         if options.columns is None:
             left = set(range(len(names))).difference(skipped, self._chosen)
@@ -352,6 +357,13 @@ def _arrow_view(data: pl.DataFrame) -> pd.DataFrame:
             continue
         columns[series.name] = pd.Series(pd.arrays.ArrowExtensionArray(series.to_arrow()))
     return pd.DataFrame(columns, index=pd.RangeIndex(data.height))
+
+
+def plain(data: Any) -> Any:
+    """Lists as arrays; refuse what would lose something on the way: masks, names that repeat."""
+    if isinstance(data, pd.DataFrame):
+        unique_names(data)
+    return _as_array(data) if isinstance(data, (list, tuple, np.ma.MaskedArray)) else data
 
 
 def _as_array(data: Any) -> NDArray[Any]:

@@ -247,8 +247,10 @@ def _find_time(frame: pd.DataFrame, id_field: Field | None) -> Field | None:
     found = [field for field in levels if field != id_field and is_stamped(field.of(frame))]
     if not found:
         found = [field for field in columns if field != id_field and is_stamped(field.of(frame))]
-    if not found:
-        for field in columns:
+    for fields in (levels, columns):
+        if found:
+            break
+        for field in fields:
             series = field.of(frame)
             # A bad cell far below in a column called time is an error to report, not a reason
             # to take the column for something else.
@@ -258,9 +260,10 @@ def _find_time(frame: pd.DataFrame, id_field: Field | None) -> Field | None:
                 and (_is_usual(frame, field) or reads_as_time(series))
             ):
                 found.append(field)
-    if not found:
-        usual = [field for field in columns if field != id_field and _is_usual(frame, field)]
-        found = [field for field in usual if counts_time(field.of(frame))]
+    for fields in (levels, columns):
+        if not found:
+            usual = [field for field in fields if field != id_field and _is_usual(frame, field)]
+            found = [field for field in usual if counts_time(field.of(frame))]
     if len(found) < 2:
         return found[0] if found else None
     found.sort(key=lambda field: _rank(frame, field))

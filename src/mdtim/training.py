@@ -348,6 +348,7 @@ class Trainer:
         return {
             "seed": self.seed,
             "config": self.config.to_dict(),
+            "data": self.data.fingerprint,
             "progress": asdict(self.progress),
         }
 
@@ -355,12 +356,12 @@ class Trainer:
         """Go on from a checkpoint of the same run; refuses one of another."""
         document, tensors = load_folder(folder)
         mine, theirs = self._document(), document.get("run", {})
-        for part in ("seed", "config"):
+        for part in ("seed", "config", "data"):
             # Through JSON, like the file, so that tuples and lists compare alike.
             if _plain(theirs.get(part)) != _plain(mine[part]):
                 raise ValueError(
                     f"{folder} is a checkpoint of another run ({part} differs); "
-                    "use the same settings, or another checkpoint folder"
+                    "use the same settings and data, or another checkpoint folder"
                 )
         saved = dict(theirs["progress"])
         saved["history"] = [Record(**record) for record in saved["history"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -23,7 +23,7 @@ def fill_group(
     """Fill the gaps of one group, a pure function of the group and the model.
 
     A group is a series (or several, if the model was fitted with an `id`), whole: what lies in
-    other groups is not seen. The model is read once in each process.
+    other groups is not seen. The model is read once in each process, and again if it is saved anew.
 
     Parameters
     ----------
@@ -44,18 +44,18 @@ def fill_group(
             partial(fill_group, model="/models/weather"), schema=spark_frame.schema
         )
     """
-    imputer = _imputer(os.fspath(model), device)
-    if not quantiles:
-        filled: pd.DataFrame = imputer.transform(group)
-        return filled
-    result = imputer.impute(group)
-    extra = {f"q{level:g}": result.panel_quantile(level) for level in quantiles}
-    table: Any = result.table.with_columns(result.values, extra)
-    return table  # type: ignore[no-any-return]
+    written = os.stat(os.path.join(model, "config.json")).st_mtime_ns
+    imputer = _imputer(os.fspath(model), device, written)
+    filled: pd.DataFrame
+    if quantiles:
+        filled = imputer.impute(group).with_quantiles(quantiles)
+    else:
+        filled = imputer.transform(group)
+    return filled
 
 
 @lru_cache(maxsize=4)
-def _imputer(folder: str, device: str) -> MDTIMImputer:
+def _imputer(folder: str, device: str, written: int) -> MDTIMImputer:
     from mdtim.imputer import MDTIMImputer
 
     return MDTIMImputer.load(folder, device=device)

@@ -60,6 +60,11 @@ class School:
         """V of the widest shape."""
         return max(shape.num_variates for shape in self.shapes)
 
+    @property
+    def fingerprint(self) -> str:
+        """Of what the tables are made from."""
+        return f"{self.seed} {self.tables} {self.shapes}"
+
     def prepare(self, step: int) -> Hashable:
         """Take the step's shape, and make new tables of it now and then."""
         turn, place = divmod(step, len(self.shapes))

@@ -1,0 +1,121 @@
+"""What goes into an imputer: nothing of it is lost or misread on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.exceptions import NotFittedError
+
+from conftest import tiny_config
+from mdtim import MDTIMImputer
+from mdtim.evaluation import evaluate
+
+pytestmark = pytest.mark.filterwarnings("ignore:on held-out cells")
+
+
+def imputer(**options: object) -> MDTIMImputer:
+    settings = {"window": 24, "preset": tiny_config(), "progress": False, **options}
+    return MDTIMImputer(**settings)
+
+
+def test_a_masked_array_is_refused_rather_than_stripped(gappy: np.ndarray) -> None:
+    masked = np.ma.masked_invalid(gappy)
+    with pytest.raises(ValueError, match=r"masked one; pass it as .filled\(np.nan\)"):
+        imputer().fit(masked)
+
+
+def test_nested_lists_of_windows_are_windows(gappy: np.ndarray) -> None:
+    windows = gappy.reshape(10, 24, 3)
+    model = imputer().fit(windows)
+    np.testing.assert_array_equal(model.transform(windows.tolist()), model.transform(windows))
+
+
+def test_objects_come_back_as_objects_and_unchanged(gappy: np.ndarray) -> None:
+    objects = gappy.astype(object)
+    objects[np.isnan(gappy)] = None
+    large = 2**60 + 1
+    objects[:, 0] = [large + 2 * row for row in range(len(gappy))]
+    filled = imputer().fit_transform(objects)
+    assert filled.dtype == object
+    assert filled[0, 0] == large
+    assert imputer().fit_transform(gappy.tolist()).dtype == np.float64
+
+
+def test_names_that_repeat_are_told_in_our_words(gappy: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="several columns are called 'a'"):
+        imputer().fit(pd.DataFrame(gappy, columns=["a", "a", "b"]))
+
+
+def test_the_time_of_the_fit_stays_the_time(gappy: np.ndarray, tmp_path: Path) -> None:
+    frame = pd.DataFrame(gappy, columns=["a", "b", "c"])
+    frame.insert(0, "time", 60 * np.arange(len(frame)))
+    model = imputer().fit(frame)
+    # With a row left out the column alone would not look like a clock.
+    later = frame.drop(range(50, 60))
+    assert not model.transform(later).isna().any().any()
+    model.save(tmp_path / "model")
+    loaded = MDTIMImputer.load(tmp_path / "model", device="cpu")
+    pd.testing.assert_frame_equal(loaded.transform(later), model.transform(later))
+
+
+@pytest.mark.parametrize("name", [None, "when"])
+def test_times_in_an_index_of_text_order_the_rows(gappy: np.ndarray, name: str | None) -> None:
+    stamps = pd.date_range("2024-01-01", periods=len(gappy), freq="h", name=name)
+    sorted_frame = pd.DataFrame(gappy, columns=["a", "b", "c"], index=stamps)
+    model = imputer().fit(sorted_frame)
+    text = sorted_frame.set_axis(pd.Index(stamps.astype(str), name=name))
+    shuffled = text.sample(frac=1, random_state=0)
+    expected = model.transform(sorted_frame)
+    got = model.transform(shuffled).sort_index()
+    np.testing.assert_array_equal(got.to_numpy(), expected.to_numpy())
+
+
+def test_numbers_of_numpy_and_torch_devices_are_kept(gappy: np.ndarray, tmp_path: Path) -> None:
+    options = {"window": np.int64(24), "seed": np.int64(3), "missing_values": np.array([-999.0])}
+    model = imputer(device=torch.device("cpu"), **options).fit(gappy)
+    model.save(tmp_path / "model")
+    loaded = MDTIMImputer.load(tmp_path / "model", device="cpu")
+    assert (loaded.window, loaded.seed, list(loaded.missing_values)) == (24, 3, [-999.0])
+
+
+def test_options_are_checked_whoever_fits(gappy: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="seed must be a whole number from 0 on, got None"):
+        imputer(seed=None).fit(gappy)
+    with pytest.raises(ValueError, match="max_minutes must be positive"):
+        evaluate(imputer(max_minutes=-1), gappy, fit=True)
+    with pytest.raises(NotFittedError):
+        evaluate(imputer(), gappy, fit=False)
+
+
+def test_a_checkpoint_of_other_data_is_refused(gappy: np.ndarray, tmp_path: Path) -> None:
+    options = {"checkpoint": tmp_path / "run", "checkpoint_every": 2}
+    imputer(**options).fit(gappy)
+    with pytest.raises(ValueError, match=r"another run \(data differs\)"):
+        imputer(**options).fit(1 - gappy**2)
+
+
+def test_what_was_not_trained_is_not_called_pretrained(gappy: np.ndarray) -> None:
+    assert imputer(max_steps=0).fit(gappy).report_.reason == "not trained"
+
+
+def test_levels_that_would_share_a_name_are_refused(gappy: np.ndarray) -> None:
+    result = imputer().fit(gappy).impute(gappy)
+    with pytest.raises(ValueError, match="levels must differ"):
+        result.with_quantiles([0.1, 0.1])
+
+
+def test_a_series_is_sampled_alike_in_any_table(gappy: np.ndarray) -> None:
+    stamps = pd.date_range("2024-01-01", periods=len(gappy), freq="h")
+    series = [
+        pd.DataFrame({"when": stamps, "who": name, "x": gappy[:, column]})
+        for column, name in enumerate("pq")
+    ]
+    both = pd.concat(series, ignore_index=True)
+    model = imputer(id="who").fit(both)
+    (together,) = model.impute(both).samples(1)
+    (alone,) = model.impute(series[1]).samples(1)
+    np.testing.assert_allclose(together["x"].iloc[len(gappy) :], alone["x"], rtol=1e-9)
