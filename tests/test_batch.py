@@ -246,6 +246,37 @@ def test_work_that_always_kills_its_worker_is_given_up() -> None:
     assert outcomes[3].error == "three is wrong"
 
 
+def test_a_worker_that_dies_idle_is_replaced() -> None:
+    class Careless(LocalPool):
+        def wait(self, tickets: Any) -> Any:
+            ticket = super().wait(tickets)
+            ticket.result()
+            for process in (self.first._processes or {}).values():
+                process.kill()
+                process.join()
+            while not self.first._broken:  # until the executor has noticed
+                time.sleep(0.01)
+            return ticket
+
+        def start(self, work: Any) -> Any:
+            worker = super().start(work)
+            self.first = getattr(self, "first", worker)
+            return worker
+
+    outcomes = list(run_all(Careless(1), die, [1, 4, 5]))
+    assert [outcome.result for outcome in outcomes] == [10, 40, 50]
+
+
+def test_a_single_file_may_be_filled_beside_itself(
+    case: Case, source: Path, tmp_path: Path
+) -> None:
+    single = source / "part-1.parquet"
+    report = run_batch(str(single), str(source / "filled"), OPTIONS, model=case.model)
+    assert (report.filled_parts, report.failures) == (1, {})
+    with pytest.raises(ValueError, match="is the source or lies in it"):
+        run_batch(str(single), str(source), OPTIONS, model=case.model)
+
+
 def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:
     note = tmp_path / "worker"
     script = [sys.executable, str(Path(__file__).with_name("deadly.py")), str(note)]

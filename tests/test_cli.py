@@ -87,7 +87,8 @@ def test_a_model_is_fitted_once_and_used_again(source: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("command", ["impute", "report", "evaluate"])
 def test_a_model_is_not_trained_in_passing(command: str, source: Path, tmp_path: Path) -> None:
     run("fit", source, "-o", tmp_path / "model", *QUICK)
-    target = [] if command == "evaluate" else ["-o", tmp_path / "out.html"]
+    suffix = "csv" if command == "impute" else "html"
+    target = [] if command == "evaluate" else ["-o", tmp_path / f"out.{suffix}"]
     arguments = [command, source, *target, "--model", tmp_path / "model"]
     said = run(*arguments, "--fit", "--max-steps", "3", code=2)
     assert "--fit, --max-steps cannot be followed" in " ".join(said.split())
@@ -164,6 +165,14 @@ def test_a_users_mistake_is_one_sentence_and_exit_code_2(
     assert message.lower() in text.lower()
     assert "Traceback" not in text
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_what_cannot_be_written_is_refused_before_the_fit(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mdtim.imputer.MDTIMImputer.fit", None)
+    assert "expected one of .csv" in run("impute", source, "-o", tmp_path / "out.xlsx", code=2)
+    assert "is not an mdtim model" in run("fit", source, "-o", tmp_path, code=2)
 
 
 def test_wrong_options_are_named(source: Path, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_job_says_what_was_done_and_leaves_report_and_chart_but_not_the_table(
     assert report.text.lstrip().lower().startswith("<!doctype html>")
     chart = place.client.get(f"/v1/jobs/{job['id']}/chart").json()
     assert set(chart["columns"]) == {"level", "flow"}
-    files = {path.name for path in (place.settings.folder / job["id"]).iterdir()}
+    files = {path.name for path in (place.settings.folder / "jobs" / job["id"]).iterdir()}
     results = {"result.csv", "result.parquet", "result.json"}
     assert files == results | {"job.json", "report.html", "chart.json"}
 

@@ -200,20 +200,22 @@ def test_a_worker_that_does_not_start_fails_jobs_with_a_sentence(tmp_path: Path)
 
 
 def test_a_restart_keeps_results_and_fails_what_was_unfinished(tmp_path: Path) -> None:
-    settings = stub_settings(tmp_path)
+    settings, jobs = stub_settings(tmp_path), tmp_path / "jobs"
     app = create_app(settings)
     with TestClient(app, base_url="http://localhost") as client:
         done = send(client, "ok").json()["id"]
         before = ended(client, done)
-        assert not list((tmp_path / done).glob("input*"))
+        assert not list((tmp_path / "jobs" / done).glob("input*"))
         unfinished = send(client, "sleep 60").json()["id"]
         wait_until(lambda: is_running(client, unfinished))
         # As a crash of the service would leave it: the record says running.
-        shutil.copytree(tmp_path / unfinished, tmp_path / "copy")
-    shutil.rmtree(tmp_path / unfinished)
-    (tmp_path / "copy").rename(tmp_path / unfinished)
-    (tmp_path / ("x" * 22)).mkdir()
-    (tmp_path / "of somebody else").mkdir()
+        shutil.copytree(jobs / unfinished, tmp_path / "copy")
+    shutil.rmtree(jobs / unfinished)
+    (tmp_path / "copy").rename(jobs / unfinished)
+    (jobs / ("x" * 22)).mkdir()
+    (jobs / ("y" * 22)).touch()
+    (jobs / "of somebody else").mkdir()
+    (tmp_path / "my-sensor-archive-2024").mkdir()  # named as a job might be
     with TestClient(create_app(settings), base_url="http://localhost") as client:
         assert client.get(f"/v1/jobs/{done}").json() == before
         assert client.get(f"/v1/jobs/{done}/result?format=parquet").text == "filled"
@@ -221,8 +223,9 @@ def test_a_restart_keeps_results_and_fails_what_was_unfinished(tmp_path: Path) -
         status = client.get(f"/v1/jobs/{unfinished}").json()
         assert status["state"] == "failed"
         assert "restarted" in status["message"]
-    assert {path.name for path in tmp_path.iterdir()} >= {done, unfinished, "of somebody else"}
-    assert not (tmp_path / ("x" * 22)).exists()
+    assert {path.name for path in jobs.iterdir()} >= {done, unfinished, "of somebody else"}
+    assert not (jobs / ("x" * 22)).exists()
+    assert (tmp_path / "my-sensor-archive-2024").exists()
 
 
 def test_a_stop_leaves_a_sentence_with_what_was_unfinished(tmp_path: Path) -> None:
@@ -230,10 +233,10 @@ def test_a_stop_leaves_a_sentence_with_what_was_unfinished(tmp_path: Path) -> No
         jobs = [send(client, "sleep 60").json()["id"] for _ in range(2)]
         wait_until(lambda: is_running(client, jobs[0]))
     for job in jobs:
-        record = json.loads((tmp_path / job / "job.json").read_text())
+        record = json.loads((tmp_path / "jobs" / job / "job.json").read_text())
         assert record["state"] == "failed"
         assert "stopped" in record["message"]
-        assert not list((tmp_path / job).glob("input*"))
+        assert not list((tmp_path / "jobs" / job).glob("input*"))
 
 
 def test_results_are_gone_when_they_expire(
@@ -255,9 +258,37 @@ def test_results_are_gone_when_they_expire(
         wait_until(lambda: not folder.exists())
 
 
+def test_a_disk_that_failed_for_a_while_leaves_the_queue_as_it_was(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> Path:
+        raise OSError(28, "no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(queue_of(client)._store, "new_folder", full)
+        for _ in range(3):  # more than may wait
+            assert send(client, "ok").status_code >= 500
+    assert ended(client, send(client, "ok").json()["id"])["state"] == "done"
+
+
+def test_a_job_that_cannot_be_removed_is_not_forgotten(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = send(client, "ok").json()["id"]
+    ended(client, job)
+
+    def locked(name: str) -> None:
+        raise OSError(16, "busy")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(queue_of(client)._store, "remove", locked)
+        assert client.delete(f"/v1/jobs/{job}").status_code >= 500
+    assert client.delete(f"/v1/jobs/{job}").status_code == 204
+
+
 def test_two_services_do_not_share_a_folder(client: TestClient) -> None:
     with pytest.raises(ValueError, match="another service uses"):
-        create_app(stub_settings(queue_of(client)._store.root))
+        create_app(stub_settings(queue_of(client)._store.root.parent))
 
 
 def test_no_more_results_are_kept_than_allowed(tmp_path: Path) -> None:
@@ -317,4 +348,4 @@ def test_many_callers_at_once_each_get_an_answer(tmp_path: Path) -> None:
     assert len(answers) == 20
     assert set(answers) <= {200, 429}
     assert answers.count(200) >= 4
-    assert list(tmp_path.glob("[!.]*")) == []
+    assert list((tmp_path / "jobs").iterdir()) == []

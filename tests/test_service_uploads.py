@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 
 from mdtim.service.chart import chart, thin
 from mdtim.service.preview import preview
+from mdtim.service.protocol import Failed, Task
 from mdtim.service.results import write_result
-from mdtim.service.schemas import TableChoices
+from mdtim.service.schemas import FillChoices, TableChoices
 from mdtim.service.settings import Limits
 from mdtim.service.uploads import read_table, read_upload, source_suffix
+from mdtim.service.worker import perform
 
 LIMITS = Limits(rows=1_000, columns=20, cells=5_000, unpacked_bytes=100_000)
 
@@ -207,6 +209,36 @@ def test_a_preview_describes_columns_gaps_and_time() -> None:
     assert found.table.map.columns == ["a", "b"]
     assert found.table.map.shares == [[0, 1, 1, 0], [0, 0, 0, 0]]
     assert found.table.map.ticks[0] == (0, "2024-01-01")
+
+
+@pytest.mark.parametrize("named", [{"time": "when", "freq": "h"}, {"freq": "h"}, {}])
+def test_a_model_is_no_way_around_the_limit(tmp_path: Path, named: dict[str, str]) -> None:
+    (tmp_path / "model").mkdir()
+    remembered = {"time": "when", "freq": "h", "columns": ["x"], "seed": 0}
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"params": remembered}))
+    source = tmp_path / "input.csv"
+    source.write_text("when,x\n2024-01-01,1\n2024-03-01,2\n")
+    limits = replace(LIMITS, cells=1_000)
+    choices = FillChoices(model="m", **named)
+    task = Task(
+        kind="check",
+        source=source,
+        choices=choices,
+        limits=limits,
+        imputer={},
+        model=tmp_path / "model",
+        formats=(),
+        with_pictures=False,
+    )
+    answer = perform(task, lambda message: None)
+    assert isinstance(answer, Failed)
+    assert "above the limit of 1,000 cells" in answer.sentence
+
+
+def test_a_preview_looks_past_columns_whose_cells_cannot_be_compared() -> None:
+    days = pd.date_range("2024-01-01", periods=4).repeat(2)
+    frame = pd.DataFrame({"day": days, "x": np.arange(8.0), "tags": [["a"], ["b"]] * 4})
+    assert preview(frame, TableChoices(), LIMITS).problem is not None
 
 
 def test_a_preview_suggests_the_series_column_a_table_cannot_be_read_without() -> None:

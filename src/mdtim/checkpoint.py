@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,10 @@ FORMAT_VERSION = 2
 
 def save_folder(folder: Path, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write `config.json` and `model.safetensors`; an old model stays until the new is whole."""
-    if folder.exists() and not _is_ours(folder):
-        raise ValueError(f"{folder} exists and is not an mdtim model; choose another place")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    check_free(folder)
+    mark = secrets.token_hex(6)
+    temporary, old = (folder.with_name(f".{folder.name}.{mark}.{kind}") for kind in ("new", "old"))
+    temporary.mkdir(parents=True)
     try:
         text = json.dumps(
             {"format": FORMAT, "format_version": FORMAT_VERSION, **document}, indent=2
@@ -35,32 +35,37 @@ def save_folder(folder: Path, document: Mapping[str, Any], tensors: Mapping[str,
         (temporary / "config.json").write_text(text + "\n", encoding="utf-8")
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         save_file(plain, temporary / "model.safetensors")
-        os.chmod(temporary, 0o755)  # mkdtemp makes it private
-        old = None
         if folder.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
             os.replace(folder, old)
         try:
             os.replace(temporary, folder)
         except OSError:
-            if old is not None:
+            if old.exists():
                 os.replace(old, folder)
             raise
-        if old is not None:
+        if old.exists():
             shutil.rmtree(old)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
+def check_free(folder: Path) -> None:
+    """Refuse to write where something else lies than a model, of any version, or nothing."""
+    if folder.exists() and not _is_ours(folder):
+        raise ValueError(f"{folder} exists and is not an mdtim model; choose another place")
+
+
 def _is_ours(folder: Path) -> bool:
     if not folder.is_dir():
         return False
+    if not any(folder.iterdir()):
+        return True
     try:
-        read_document(folder)
-    except ValueError:
-        return not any(folder.iterdir())
-    return True
+        document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and document.get("format") == FORMAT
 
 
 def read_document(folder: Path) -> dict[str, Any]:

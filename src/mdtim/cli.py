@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,7 @@ from rich.table import Table as RichTable
 from mdtim.batch.cli import batch
 from mdtim.bench.cli import app as bench_app
 from mdtim.benchmark.cli import app as benchmark_app
-from mdtim.messages import notes, out, user_messages
+from mdtim.messages import out, user_messages
 from mdtim.options import (
     Adapt,
     Columns,
@@ -87,7 +86,10 @@ def fit(
 ) -> None:
     """Learn from a table and keep the model; with torchrun, in several processes."""
     with user_messages() as said:
+        from mdtim.checkpoint import check_free
         from mdtim.distributed import joined_ranks
+
+        check_free(output)  # refused now rather than after the fit
 
         with joined_ranks(device) as (ranks, own_device):
             silent = quiet or as_json or not ranks.is_first
@@ -130,10 +132,11 @@ def impute(
     """Fill the gaps of a table."""
     levels = quantile_levels(quantiles)
     with user_messages() as said:
-        from mdtim.files import write_frame
+        from mdtim.files import table_suffixes, write_frame
 
-        frame = _read(source)
         _refuse_overwriting(source, output, report)
+        table_suffixes(output)  # refused now rather than after the fit
+        frame = _read(source)
         options = table_options(time, id, freq, columns, inf_as_missing, missing_values)
         training = (window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json)
         refuse_training(model, context)
@@ -429,11 +432,7 @@ def _print_json(document: dict[str, Any]) -> None:
 
 def main() -> None:
     """Entry point of the `mdtim` command."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        notes.print("interrupted")
-        sys.exit(130)
+    app()
 
 
 if __name__ == "__main__":

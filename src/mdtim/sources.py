@@ -93,7 +93,7 @@ def read_content(name: str) -> bytes:
     """
     source = SOURCES[name]
     folders = [Path(os.environ["MDTIM_DATA"])] if os.environ.get("MDTIM_DATA") else []
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mdtim"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mdtim"
     for folder in (*folders, cache):
         for path in (folder / f"{source.file}.gz", folder / source.file):
             if path.is_file():

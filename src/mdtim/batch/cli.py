@@ -82,6 +82,7 @@ def batch(
     with user_messages() as said:
         refuse_training(model, context)
         from mdtim.batch.run import BatchOptions, run_batch
+        from mdtim.batch.source import Place
         from mdtim.imputer import MDTIMImputer
         from mdtim.table import TableOptions
 
@@ -112,7 +113,7 @@ def batch(
                 engine=stack.enter_context(_engine(engine, workers, address, device)),
                 watch=stack.enter_context(_progress(quiet or as_json)),
             )
-    _show(report, target, said, as_json, quiet)
+    _show(report, str(Place(target)), said, as_json, quiet)  # without keys and passwords
     if report.failures:
         raise typer.Exit(PARTS_FAILED)
 

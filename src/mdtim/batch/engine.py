@@ -42,7 +42,7 @@ class Pool(Protocol):
         """Start a worker."""
 
     def submit(self, worker: Any, task: Any) -> Any:
-        """Give a task to a worker; returns a ticket at once."""
+        """Give a task to a worker; returns a ticket at once, or raises `WorkerLost`."""
 
     def wait(self, tickets: Sequence[Any]) -> Any:
         """Wait for any of the tickets and return it."""
@@ -65,16 +65,24 @@ def attempt(work: Work, task: Any) -> Outcome:
 def run_all(pool: Pool, work: Work, tasks: Sequence[Any]) -> Iterator[Outcome]:
     """Yield what becomes of all tasks, as they end."""
     waiting = deque((task, 1) for task in tasks)
-    idle = [pool.start(work) for _ in range(min(pool.size, len(tasks)))]
+    idle: list[Any] = []
     busy: dict[Any, tuple[Any, Any, int]] = {}
     try:
+        for _ in range(min(pool.size, len(tasks))):
+            idle.append(pool.start(work))
         while waiting or busy:
             while waiting and idle:
                 worker = idle.pop()
-                task, attempts = waiting.popleft()
-                busy[pool.submit(worker, task)] = worker, task, attempts
+                task, attempts = waiting[0]
+                try:
+                    busy[pool.submit(worker, task)] = worker, task, attempts
+                except WorkerLost:  # while it was idle: no task is to blame
+                    pool.stop(worker)
+                    idle.append(pool.start(work))
+                else:
+                    waiting.popleft()
             ticket = pool.wait(list(busy))
-            worker, task, attempts = busy.pop(ticket)
+            worker, task, attempts = busy[ticket]
             try:
                 outcome = pool.outcome(ticket, task)
             except WorkerLost as loss:
@@ -89,6 +97,7 @@ def run_all(pool: Pool, work: Work, tasks: Sequence[Any]) -> Iterator[Outcome]:
                         error=f"{attempts} workers died of it ({loss}); it may need more memory, "
                         "or smaller pieces",
                     )
+            del busy[ticket]
             idle.append(worker)
             if outcome is not None:
                 yield outcome

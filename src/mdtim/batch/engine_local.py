@@ -48,7 +48,10 @@ class LocalPool:
 
     def submit(self, worker: ProcessPoolExecutor, task: Any) -> Future[Outcome]:
         """Give a task to a worker."""
-        return worker.submit(_do, task)
+        try:
+            return worker.submit(_do, task)
+        except BrokenProcessPool as error:
+            raise WorkerLost("the process ended abruptly") from error
 
     def wait(self, tickets: Sequence[Future[Outcome]]) -> Future[Outcome]:
         """Wait for any of the tickets."""

@@ -136,6 +136,8 @@ class Source:
     """Sorted by name."""
     keys: Mapping[str, bool] = field(default_factory=dict)
     """Columns of a hive-partitioned data set, and whether they are whole numbers."""
+    is_file: bool = False
+    """Whether a single file was named; the place is its folder."""
 
     @classmethod
     def find(cls, address: str) -> Source:
@@ -170,7 +172,7 @@ class Source:
                     f"{place} mixes Parquet and text, such as {parts[0].name} and {part.name}; "
                     "keep one format in a folder"
                 )
-        return cls(place, parts, _folder_keys(parts))
+        return cls(place, parts, _folder_keys(parts), info.type == pa.fs.FileType.File)
 
     def checksum(self, part: Part) -> str:
         """SHA-256 of a part."""

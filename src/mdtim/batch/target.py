@@ -32,10 +32,10 @@ class Target:
 
     def check(self, source: Source) -> None:
         """Refuse a folder that holds something else, or that is the source itself."""
-        inside = f"{self.place.root}/".startswith(f"{source.place.root}/")
-        around = f"{source.place.root}/".startswith(f"{self.place.root}/")
-        same = type(self.place.system) is type(source.place.system)
-        if same and (inside or (around and self.place.root == source.place.root)):
+        own, its = self.place.root, source.place.root
+        # Beside a single file there is room; a folder of parts is searched to the bottom.
+        inside = own == its or (not source.is_file and f"{own}/".startswith(f"{its}/"))
+        if inside and type(self.place.system) is type(source.place.system):
             raise ValueError(f"{self.place} is the source or lies in it; choose another target")
         info = self.place.info()
         if info.type == pa.fs.FileType.File:

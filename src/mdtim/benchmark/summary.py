@@ -54,7 +54,11 @@ def summary_table(rows: Sequence[TextRow]) -> list[str]:
     header = ["48 steps", "trained: of the paper's MDTIM", "trained: of linear interpolation"]
     header += [
         f"not trained on it: of {other}"
-        for other in ("the paper's trained MDTIM", "a trained SAITS", "linear interpolation")
+        for other in (
+            "the paper's trained MDTIM",
+            "the paper's trained SAITS",
+            "linear interpolation",
+        )
     ]
     return table(header, body)
 

@@ -83,10 +83,13 @@ class TrainedModel:
         if checkpoint.exists():
             trainer.resume(checkpoint)
         limit = time.monotonic() + max_seconds
+        is_late = False
 
         def stop_in_time(progress: object, share: float) -> None:
-            if time.monotonic() > limit:
-                raise KeyboardInterrupt
+            nonlocal is_late
+            is_late = time.monotonic() > limit
+            if is_late:
+                raise KeyboardInterrupt  # a checkpoint is left, as after an interruption
 
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -96,6 +99,8 @@ class TrainedModel:
             checkpoint_every=CHECKPOINT_EVERY,
             validate_first=is_pretrained(self.preset),
         )
+        if reason == "interrupted" and not is_late:
+            raise KeyboardInterrupt
         for record in trainer.progress.history:
             log(
                 f"  step {record.step:6d}  loss {record.loss:8.4f}  validation MAE "

@@ -37,7 +37,8 @@ def serve(
     memory_gb: Annotated[float, typer.Option(help="Memory of one job.")] = 4.0,
 ) -> None:
     """Open the web page and the REST service."""
-    if any(find_spec(name) is None for name in ("fastapi", "uvicorn", "multipart")):
+    needed = ("fastapi", "uvicorn", "python_multipart", "prometheus_client", "filelock")
+    if any(find_spec(name) is None for name in needed):
         fail("the service needs further packages: pip install 'mdtim[app]'")
     with user_messages():
         from mdtim.service.settings import Limits, ServiceSettings, default_folder

@@ -191,8 +191,8 @@ class JobQueue:
             raise QueueFull("the queue is full; try again later", self._retry_seconds())
         if len(self._jobs) >= self._settings.max_kept:
             raise QueueFull("the service keeps as many results as it may; delete some", 600)
-        self._reserved += 1
         folder = self._store.new_folder()
+        self._reserved += 1
         try:
             yield folder
         finally:
@@ -304,5 +304,6 @@ class JobQueue:
         return job
 
     def _forget(self, job: Job) -> None:
-        if self._jobs.pop(job.record.id, None) is not None:
-            self._store.remove(job.record.id)
+        if job.record.id in self._jobs:
+            self._store.remove(job.record.id)  # if that fails, the next sweep tries again
+            del self._jobs[job.record.id]

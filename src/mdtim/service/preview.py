@@ -64,9 +64,17 @@ def _attempts(frame: pd.DataFrame, options: dict[str, Any]) -> Iterator[dict[str
         for name in frame.columns
         if name != options.get("time")
         and not pd.api.types.is_float_dtype(frame[name].dtype)
-        and 1 < frame[name].nunique() <= len(frame) // 2
+        and 1 < _num_kinds(frame[name]) <= len(frame) // 2
     )
     yield from ({**options, "id": name} for name in islice(names, MAX_SUGGESTIONS))
+
+
+def _num_kinds(column: pd.Series[Any]) -> int:
+    """How many different cells a column has; 0 if they cannot be compared, as lists cannot."""
+    try:
+        return int(column.nunique())
+    except TypeError:
+        return 0
 
 
 def _describe(panel: Panel) -> TableFacts:

@@ -49,7 +49,7 @@ class Limits:
 def default_folder() -> Path:
     """Where results are kept if nothing is said: the user's state folder."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "mdtim" / "jobs"
+    return Path(state) / "mdtim"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,15 +69,16 @@ class JobRecord(BaseModel):
 class JobStore:
     """The folder of the service; one service at a time."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = FileLock(root / ".lock", timeout=0, thread_local=False)
+    def __init__(self, folder: Path) -> None:
+        # A folder of our own inside it: what else lies there is nobody's but its owner's.
+        self.root = folder / "jobs"
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = FileLock(folder / ".lock", timeout=0, thread_local=False)
         try:
             self._lock.acquire()
         except Timeout as error:
             raise ValueError(
-                f"another service uses {root}; stop it, or name another folder"
+                f"another service uses {folder}; stop it, or name another folder"
             ) from error
 
     def close(self) -> None:
@@ -93,7 +94,7 @@ class JobStore:
         """
         records = []
         for folder in self.root.iterdir():
-            if not re.fullmatch(JOB_ID, folder.name):
+            if not re.fullmatch(JOB_ID, folder.name) or not folder.is_dir():
                 continue  # not ours
             try:
                 record = JobRecord.model_validate_json((folder / RECORD).read_bytes())

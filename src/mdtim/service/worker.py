@@ -15,6 +15,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -49,7 +50,8 @@ def main(arguments: list[str]) -> None:
         has_gpu = False
     # A GPU's driver maps more addresses than any machine has memory.
     limit_process(None if has_gpu else memory, file_size)
-    _serve(sys.stdin, answers)
+    tasks = os.fdopen(os.dup(0), "r", encoding="utf-8")  # whatever the locale's encoding
+    _serve(tasks, answers)
 
 
 def watch_parent(seconds: float = 2.0) -> None:
@@ -120,9 +122,22 @@ def _check(task: Task, say: Say) -> dict[str, Any]:
     from mdtim.service.uploads import read_table
 
     frame = _read(task)
-    if task.model is None:
-        read_table(frame, task.choices.table_options(), task.limits)
+    options = {} if task.model is None else _remembered(task.model)
+    read_table(frame, options | task.choices.table_options(), task.limits)
     return {"rows": len(frame), "columns": frame.shape[1]}
+
+
+def _remembered(model: Path) -> dict[str, Any]:
+    """What a model knows of the table it was fitted to, as arguments of `TableOptions`."""
+    from mdtim.table import TableOptions
+
+    params = json.loads((model / "config.json").read_text(encoding="utf-8"))["params"]
+    known = {
+        field.name: params[field.name] for field in fields(TableOptions) if field.name in params
+    }
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in known.items()
+    }
 
 
 def _preview(task: Task, say: Say) -> dict[str, Any]:
