@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 from conftest import tiny_config
-from mdtim import MDTIMImputer
+from mdtim import ImputationWarning, MDTIMImputer
 from mdtim.evaluation import evaluate
 
 pytestmark = pytest.mark.filterwarnings("ignore:on held-out cells")
@@ -119,3 +120,20 @@ def test_a_series_is_sampled_alike_in_any_table(gappy: np.ndarray) -> None:
     (together,) = model.impute(both).samples(1)
     (alone,) = model.impute(series[1]).samples(1)
     np.testing.assert_allclose(together["x"].iloc[len(gappy) :], alone["x"], rtol=1e-9)
+
+
+def test_rows_that_lie_farther_apart_than_in_the_fit_are_told(
+    gappy: np.ndarray, tmp_path: Path
+) -> None:
+    frame = pd.DataFrame(gappy, columns=["a", "b", "c"])
+    at = {
+        freq: pd.date_range("2024-01-01", periods=len(frame), freq=freq) for freq in ("10min", "h")
+    }
+    imputer().fit(frame.set_axis(at["10min"])).save(tmp_path / "model")
+    model = MDTIMImputer.load(tmp_path / "model", device="cpu")
+    with pytest.warns(ImputationWarning, match="3600 s apart, those of the fit 600 s"):
+        model.transform(frame.set_axis(at["h"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.transform(frame.set_axis(at["10min"]))
+        model.transform(frame)  # no times, no doubt

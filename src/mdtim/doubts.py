@@ -17,6 +17,10 @@ SMALL = 30.0
 """A series that varies by less than such a part of its column is below what a window resolves."""
 
 
+OTHER_STEP = 1.5
+"""Times as long as that of the fit, or a part of it, a step is another; months differ by less."""
+
+
 class ImputationWarning(UserWarning):
     """Something the user should know about a fit or a fill."""
 
@@ -81,6 +85,17 @@ def of_another_table(panel: Panel, fitted: Standardizer) -> None:
         _warn(
             f"column(s) {told} lie far from what the model was fitted on: check their units, or "
             "fit on this table"
+        )
+
+
+def of_another_step(panel: Panel, fitted: float | None) -> None:
+    """Rows that lie farther apart than those of the fit, or closer: a step means something else."""
+    here = panel.step_seconds
+    if here is not None and fitted is not None and not 1 / OTHER_STEP < here / fitted < OTHER_STEP:
+        _warn(
+            f"rows lie {here:g} s apart, those of the fit {fitted:g} s: what the model knows of "
+            "neighbouring rows does not hold here, and intervals may be too narrow; fit on this "
+            "table"
         )
 
 

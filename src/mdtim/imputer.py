@@ -252,6 +252,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             corrections,
             report,
             int(self.seed),
+            panel.step_seconds,
         )
         show_fit(self.progress, report)
         doubts.of_the_fit(report)

@@ -42,6 +42,8 @@ class FittedModel:
     corrections: Corrections
     report: FitReport
     seed: int
+    step_seconds: float | None = None
+    """Between two steps of the table of the fit; None if it had no times."""
 
     def fill(
         self, panel: Panel, *, keep_distribution: bool, on_windows: OnWindows | None = None
@@ -55,6 +57,7 @@ class FittedModel:
         if self.network is None:
             return constant
         doubts.of_another_table(panel, self.standardizer)
+        doubts.of_another_step(panel, self.step_seconds)
         series, columns = self._series(panel)
         batch_size = inference_batch(series, self.window, self.config)
         cells = fill_cells(
@@ -165,6 +168,7 @@ class FittedModel:
             "corrections": asdict(self.corrections),
             "report": asdict(self.report),
             "seed": self.seed,
+            "step_seconds": self.step_seconds,
         }
 
     @classmethod
@@ -204,4 +208,5 @@ class FittedModel:
             ),
             report=FitReport(**document["report"]),
             seed=int(document["seed"]),
+            step_seconds=document.get("step_seconds"),
         )
