@@ -98,6 +98,43 @@ def test_a_model_is_not_trained_in_passing(command: str, source: Path, tmp_path:
         assert "--seed cannot be followed" in " ".join(run(*arguments, "--seed", 3, code=2).split())
 
 
+def test_a_model_takes_its_columns_in_any_order(source: Path, tmp_path: Path) -> None:
+    model = ["--model", tmp_path / "model", "--quiet"]
+    run("fit", source, "-o", tmp_path / "model", *QUICK)
+    run("impute", source, "-o", tmp_path / "out.csv", *model)
+    frame = pd.read_csv(source)
+    turned = frame[frame.columns[::-1]]
+    turned.to_csv(tmp_path / "turned.csv", index=False)
+    run("impute", tmp_path / "turned.csv", "-o", tmp_path / "out2.csv", *model)
+    other = pd.read_csv(tmp_path / "out2.csv")
+    assert list(other.columns) == list(turned.columns)
+    pd.testing.assert_frame_equal(other[frame.columns], pd.read_csv(tmp_path / "out.csv"))
+    frame.rename(columns={"c": "d"}).to_csv(tmp_path / "other.csv", index=False)
+    said = run("evaluate", tmp_path / "other.csv", *model, code=2)
+    assert "lacks c and has d besides" in " ".join(said.split())
+
+
+def test_two_outputs_of_one_name_are_refused(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    assert "written to already" in run("impute", source, "-o", output, "--report", output, code=2)
+
+
+def test_steps_that_a_table_skips_are_not_counted_as_its_gaps(source: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(source).drop(range(60, 80))
+    frame.to_csv(source, index=False)
+    said = run("impute", source, "-o", tmp_path / "out.csv", "--json", *QUICK)
+    facts = json.loads(said.splitlines()[-1])
+    assert facts["missing"] == facts["filled"] == int(frame[["a", "b", "c"]].isna().sum().sum())
+
+
+def test_a_note_is_said_once(source: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(source).rename(columns={"when": "time"})
+    frame.loc[5, "time"] = "31.12.2023 24:00"
+    frame.to_csv(source, index=False)
+    said = " ".join(run("impute", source, "-o", tmp_path / "out.csv", *QUICK).split())
+    assert said.count("'time' does not read as times, such as '31.12.2023 24:00'") == 1
+
+
 def test_evaluate_prints_scores_beside_simple_methods(source: Path, tmp_path: Path) -> None:
     text = run("evaluate", source, "--report", tmp_path / "r.html", *QUICK)
     assert "linear" in text

@@ -46,6 +46,21 @@ def test_objects_come_back_as_objects_and_unchanged(gappy: np.ndarray) -> None:
     assert imputer().fit_transform(gappy.tolist()).dtype == np.float64
 
 
+def test_columns_may_be_named_by_the_numbers_they_are(gappy: np.ndarray) -> None:
+    frame = pd.DataFrame(gappy)
+    filled = imputer(columns=[0, 2]).fit_transform(frame)
+    assert filled.isna().any().tolist() == [False, bool(frame[1].isna().any()), False]
+
+
+def test_a_level_that_tells_series_apart_is_proposed(gappy: np.ndarray) -> None:
+    stamps = pd.date_range("2024-01-01", periods=len(gappy) // 2, freq="h")
+    index = pd.MultiIndex.from_product([["north", "south"], stamps], names=["station", "when"])
+    frame = pd.DataFrame(gappy, columns=["a", "b", "c"], index=index)
+    with pytest.raises(ValueError, match="several series, pass id='station'"):
+        imputer().fit(frame)
+    assert not imputer(id="station").fit_transform(frame).isna().any().any()
+
+
 def test_names_that_repeat_are_told_in_our_words(gappy: np.ndarray) -> None:
     with pytest.raises(ValueError, match="several columns are called 'a'"):
         imputer().fit(pd.DataFrame(gappy, columns=["a", "a", "b"]))
@@ -137,3 +152,13 @@ def test_rows_that_lie_farther_apart_than_in_the_fit_are_told(
         warnings.simplefilter("error")
         model.transform(frame.set_axis(at["10min"]))
         model.transform(frame)  # no times, no doubt
+
+
+def test_readings_beyond_reason_are_told_and_spoil_no_other_gap(gappy: np.ndarray) -> None:
+    faulty = gappy.copy()
+    faulty[[30, 90, 150, 200], 0] = 1e6
+    with pytest.warns(ImputationWarning, match="'x0' holds 4 readings far .* such as 1e"):
+        model = imputer().fit(faulty)
+    far_from_them = np.abs(np.arange(len(gappy))[:, None] - [30, 90, 150, 200]).min(axis=1) > 24
+    filled = model.transform(faulty)[far_from_them, 0]
+    assert np.abs(filled).max() < 10 * np.nanmax(np.abs(gappy[:, 0]))

@@ -75,3 +75,18 @@ def test_the_least_of_measured_values_is_no_bound() -> None:
     scaler = Standardizer.fit(rounded)
     assert (scaler.least < -1e300).all()
     assert (scaler.most > 1e300).all()
+
+
+def test_a_few_faulty_readings_do_not_decide_the_scale() -> None:
+    wave = np.sin(np.arange(600.0))[:, None]
+    faulty = wave.copy()
+    faulty[[3, 100, 101, 350, 480, 481, 482, 590]] = 65_535.0
+    sane, robust = Standardizer.fit(wave), Standardizer.fit(faulty)
+    np.testing.assert_allclose(robust.std, sane.std, rtol=0.05)
+    np.testing.assert_allclose(robust.mean, sane.mean, atol=0.05)
+
+
+def test_a_column_that_is_mostly_one_value_keeps_its_rare_ones() -> None:
+    rain = np.zeros((1_000, 1))
+    rain[::40] = 10.0
+    assert Standardizer.fit(rain).std[0] > 1

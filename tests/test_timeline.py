@@ -131,6 +131,15 @@ def test_a_count_in_a_column_called_time_is_not_filled():
     assert read(pd.DataFrame({"time": np.arange(5) / 10, "x": 1.0})).panel.variates == ("x",)
 
 
+def test_parts_of_a_time_are_told():
+    frame = pd.DataFrame({"Year": [2024, 2024], "month": [1, 2], "x": [1.0, NAN]})
+    with pytest.warns(TableWarning, match="'Year', 'month' sound like parts of a time"):
+        Table.read(frame)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Table.read(frame.assign(time=hours(2)))
+
+
 def test_other_numbers_called_time_are_filled_with_a_warning_unless_named():
     frame = pd.DataFrame({"time": [3, 1, 2, 6], "x": [0.0, 1.0, 2.0, 3.0]})
     with pytest.warns(TableWarning, match="pass time='time' if it tells another"):

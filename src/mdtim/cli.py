@@ -143,16 +143,17 @@ def impute(
         imputer = _imputer(model, options, *training)
         if model is None:
             imputer.fit(frame)
-        result = imputer.impute(frame)
+        result = imputer.impute(_as_fitted(imputer, frame))
         filled = result.with_quantiles(levels)
-        write_frame(filled, output)
+        new = [name for name in filled.columns if name not in frame.columns]
+        write_frame(filled[[*frame.columns, *new]], output)
         if report is not None:
             result.report(report)
     facts = {
         "output": str(output),
         "rows": len(filled),
-        "missing": int(result.missing.sum()),
-        "filled": len(result.cells.filled),
+        "missing": result.num_missing,
+        "filled": result.num_filled,
         "report": None if report is None else str(report),
     }
     _show_fit(imputer, said, as_json, quiet, facts)
@@ -192,7 +193,7 @@ def report(
         imputer = _imputer(model, options, *training)
         if model is None:
             imputer.fit(frame)
-        summary = write_report(imputer.impute(frame), output)
+        summary = write_report(imputer.impute(_as_fitted(imputer, frame)), output)
     facts: dict[str, Any] = {"report": str(output)}
     _show_fit(imputer, said, as_json, quiet, facts | summary.to_dict() if as_json else facts)
 
@@ -230,11 +231,12 @@ def evaluate(
         training = (window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json)
         refuse_training(model, context)
         imputer = _imputer(model, options, *training)
+        frame = _as_fitted(imputer, frame)
         scores, _ = evaluation.evaluate(imputer, frame, share=share, seed=seed, fit=model is None)
         if report is not None:
             imputer.impute(frame).report(report, scores)
     if as_json:
-        _print_json({**scores.to_dict(), "warnings": said})
+        print(json.dumps({**scores.to_dict(), "warnings": said}))
     elif not quiet:
         show_evaluation(scores)
 
@@ -263,7 +265,7 @@ def info(
             options = table_options(time, id, freq, columns, inf_as_missing, missing_values)
             facts = describe_table(Table.read(_read(path), TableOptions(**options)).panel)
     if as_json:
-        _print_json({**facts, "warnings": said})
+        print(json.dumps({**facts, "warnings": said}))
         return
     details = facts.pop("columns", [])
     for name, value in facts.items():
@@ -298,7 +300,7 @@ def demo(
             progress=False if as_json else "auto",
         )
     if as_json:
-        _print_json({**scores.to_dict(), "warnings": said})
+        print(json.dumps({**scores.to_dict(), "warnings": said}))
         return
     report = imputer.report_
     trained = f"fitted {report.steps} steps in {report.seconds:.0f} s" if report.steps else ""
@@ -363,9 +365,16 @@ def _load_imputer(folder: Path, options: dict[str, Any], device: str) -> MDTIMIm
     from mdtim.imputer import MDTIMImputer
 
     imputer = MDTIMImputer.load(folder, device=device)
-    given = {name: value for name, value in options.items() if value not in (None, False)}
+    given = {name: value for name, value in options.items() if value not in (None, False, ())}
     imputer.set_params(**given)
     return imputer
+
+
+def _as_fitted(imputer: MDTIMImputer, frame: Any) -> Any:
+    """The columns in the order of the model's, if it has names for them."""
+    from mdtim.columns import in_order
+
+    return in_order(frame, list(getattr(imputer, "feature_names_in_", frame.columns)))
 
 
 def _read(path: Path) -> Any:
@@ -375,9 +384,13 @@ def _read(path: Path) -> Any:
 
 
 def _refuse_overwriting(source: Path, *targets: Path | None) -> None:
+    seen = {source.resolve(): "the input itself"}
     for target in targets:
-        if target is not None and target.resolve() == source.resolve():
-            raise ValueError(f"{target} is the input itself; choose another output")
+        if target is None:
+            continue
+        if target.resolve() in seen:
+            raise ValueError(f"{target} is {seen[target.resolve()]}; choose another output")
+        seen[target.resolve()] = "written to already"
 
 
 def _show_fit(
@@ -387,7 +400,7 @@ def _show_fit(
 
     if as_json:
         fitted = {"window": imputer.window_, "fit": asdict(imputer.report_)}
-        _print_json({**facts, **fitted, "warnings": said})
+        print(json.dumps({**facts, **fitted, "warnings": said}))
         return
     if quiet:
         return
@@ -424,10 +437,6 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         table.add_row(*(Text(str(value)) for value in row.values()))
     out.print(table)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    print(json.dumps(document))
 
 
 def main() -> None:

@@ -35,6 +35,20 @@ def check_known(wanted: tuple[str, ...] | None, names: list[str]) -> None:
         )
 
 
+def in_order(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """The table with its columns as named; refuse one that has others."""
+    lacking = [name for name in names if name not in frame.columns]
+    further = [str(name) for name in frame.columns if name not in names]
+    if lacking or further:
+        found = [f"lacks {', '.join(lacking)}"] * bool(lacking)
+        found += [f"has {', '.join(further)} besides"] * bool(further)
+        raise ValueError(
+            f"the model was fitted to the columns {', '.join(names)}, and this table "
+            f"{' and '.join(found)}; rename, add or drop columns"
+        )
+    return frame[list(names)]
+
+
 def find_numeric(
     frame: pd.DataFrame, names: list[str], skipped: set[int], wanted: tuple[str, ...] | None
 ) -> list[int]:
@@ -107,7 +121,9 @@ def notes_on_left(frame: pd.DataFrame, names: list[str], left: list[int]) -> tup
             continue
         inferred = pd.api.types.infer_dtype(known.astype(object), skipna=True)
         sample = known.head(50).astype(str)
-        reads = inferred == "string" and sample.map(_NUMBER_IN_TEXT.fullmatch).notna().all()
+        numbers = sample.map(_NUMBER_IN_TEXT.fullmatch).notna()
+        truths = sample.str.lower().isin(("true", "false"))
+        reads = inferred == "string" and (numbers.all() or truths.all())
         if reads or inferred in {*_NUMBERS, "boolean", "decimal", "timedelta"}:
             notes.append(
                 f"column {names[position]!r} is not numeric: its {missing:,} missing cells stay "

@@ -13,6 +13,8 @@ from mdtim.scaling import Standardizer
 
 FAR = 8.0
 """Standard deviations, or times as wide, by which a table is not like the one of the fit."""
+ABSURD = 1000.0
+"""Standard deviations from the mean at which no reading of a column can be right."""
 SMALL = 30.0
 """A series that varies by less than such a part of its column is below what a window resolves."""
 
@@ -34,6 +36,20 @@ def of_columns(panel: Panel) -> None:
         _warn(
             f"column(s) {once} have a single known value: it is repeated in every gap, and that "
             "its intervals are narrow means nothing"
+        )
+
+
+def of_readings(panel: Panel, standardizer: Standardizer) -> None:
+    """Readings so far from all others that they are faults, or in other units."""
+    with np.errstate(over="ignore"):
+        away = np.abs(panel.values - standardizer.mean) / standardizer.std
+    far = panel.observed & (away > ABSURD) & standardizer.varies
+    for column in np.flatnonzero(far.any(axis=0)):
+        readings = panel.values[far[:, column], column]
+        _warn(
+            f"column {panel.variates[column]!r} holds {readings.size} readings far from all "
+            f"others, such as {readings[0]:g}: they are pulled in where gaps are near; if they are "
+            "faults, remove them"
         )
 
 

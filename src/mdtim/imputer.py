@@ -205,6 +205,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         device = resolve_device(self.device)
         standardizer = Standardizer.fit(panel.values)
         doubts.of_columns(panel)
+        doubts.of_readings(panel, standardizer)
         if self.id is not None:
             doubts.of_series(panel, standardizer)
         modelled = np.flatnonzero(standardizer.varies)
@@ -306,7 +307,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             time=self._clock_column if self.time is None and not reset else self.time,
             id=self.id,
             freq=self.freq,
-            columns=None if self.columns is None else tuple(self.columns),
+            columns=None if self.columns is None else tuple(map(str, self.columns)),
             inf_as_missing=self.inf_as_missing,
             missing_values=tuple(self.missing_values),
         )
@@ -399,7 +400,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         params["device"] = str(self.device)
         params["missing_values"] = [float(value) for value in self.missing_values]
         params["preset"] = self.preset if isinstance(self.preset, str) else "custom"
-        params["columns"] = None if self.columns is None else list(self.columns)
+        params["columns"] = None if self.columns is None else [str(name) for name in self.columns]
         params["checkpoint"] = None if self.checkpoint is None else str(self.checkpoint)
         params["progress"] = "auto" if callable(self.progress) else self.progress
         document = {

@@ -24,6 +24,8 @@ def user_messages() -> Iterator[list[str]]:
     said: list[str] = []
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) in said:  # a table is read once for the fit and once for the fill
+            return
         said.append(str(message))
         notes.print(f"note: {message}", style="yellow", markup=False, highlight=False)
 

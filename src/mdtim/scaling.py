@@ -13,6 +13,8 @@ from mdtim.panel import BoolArray, FloatArray
 # other units then gives the very same numbers to the network, so the result moves with the data.
 RESOLUTION = 2.0**-16
 _ANY = float(np.finfo(np.float64).max)
+REASON = 50.0
+"""Times the span of a column's middle 90 % that a reading may lie outside of it to count."""
 AT_BOUND = 0.03
 """Share of a column's values at its very least (or most) from which that is taken for a bound."""
 MIN_AT_BOUND = 10
@@ -40,8 +42,8 @@ class Standardizer:
     def fit(cls, values: FloatArray) -> Standardizer:
         """Take the statistics from (N, V) values, NaN where missing.
 
-        The most extreme 0.1 % at each end (at least one cell) are pulled in first: a single
-        faulty reading must not decide the scale of its column.
+        What lies beyond all reason is left out, and then the most extreme 0.1 % at each end (at
+        least one cell) are pulled in: a few faulty readings must not decide the scale of a column.
         """
         count = values.shape[1]
         mean, std = np.zeros(count), np.ones(count)
@@ -62,6 +64,7 @@ class Standardizer:
                 least[column] = known[0]
             if np.count_nonzero(known == known[-1]) >= enough:
                 most[column] = known[-1]
+            known = _within_reason(known)
             low = known[int(np.ceil(0.001 * (known.size - 1)))]
             high = known[int(np.floor(0.999 * (known.size - 1)))]
             inner = np.clip(known, low, high) if high > low else known
@@ -78,6 +81,16 @@ class Standardizer:
         """Map (C,) standardized numbers of the given variates to data units, within bounds."""
         values = standardized * self.std[variates] + self.mean[variates]
         return np.clip(values, self.least[variates], self.most[variates])
+
+
+def _within_reason(known: FloatArray) -> FloatArray:
+    """Sorted values without those far from the middle 90 %, in units of what these span."""
+    bottom, top = known[known.size // 20], known[-1 - known.size // 20]
+    reach = REASON * (top - bottom)
+    if not 0 < reach < np.inf:
+        return known
+    inside: FloatArray = known[(known >= bottom - reach) & (known <= top + reach)]
+    return inside
 
 
 def _size(deviations: FloatArray) -> float:

@@ -25,6 +25,7 @@ from mdtim.clock import (
 from mdtim.grid import Spacing, given_grid, infer_grid
 from mdtim.panel import BoolArray, IntArray
 
+_PARTS = ("year", "quarter", "month", "week", "day", "hour", "minute")
 _USUAL_NAMES = ("time", "timestamp", "datetime", "date", "ds", "time_hour")
 
 
@@ -139,7 +140,7 @@ def read_timeline(
             offsets,
             names,
             id=id_field,
-            notes=_numbers_called_time(frame, id_field),
+            notes=_not_taken_for_time(frame, id_field),
         )
     clock = read_clock(time_field.of(frame), time_field.label(frame))
     order = _time_order(clock.ticks, codes)
@@ -273,16 +274,36 @@ def _find_time(frame: pd.DataFrame, id_field: Field | None) -> Field | None:
     raise ValueError(f"{labels} hold timestamps; name the one that orders the rows with time=...")
 
 
-def _numbers_called_time(frame: pd.DataFrame, id_field: Field | None) -> tuple[str, ...]:
-    """A note on numbers that were not taken for times though their name says so."""
+def _not_taken_for_time(frame: pd.DataFrame, id_field: Field | None) -> tuple[str, ...]:
+    """Notes on columns that tell no time though their names say so."""
     columns = [Field(position) for position in range(frame.shape[1])]
-    called = [field for field in columns if field != id_field and _is_usual(frame, field)]
-    return tuple(
-        f"{field.label(frame)} holds numbers that do not look like times, and rows are taken in "
-        f"their order; pass time={str(frame.columns[field.position])!r} if it tells another"
-        for field in called
-        if is_number(field.of(frame))
-    )
+    columns = [field for field in columns if field != id_field]
+    notes = []
+    for field in columns:
+        known = field.of(frame).dropna()
+        if not _is_usual(frame, field) or not len(known):
+            continue
+        if is_number(known):
+            notes.append(
+                f"{field.label(frame)} holds numbers that do not look like times, and rows are "
+                f"taken in their order; pass time={str(frame.columns[field.position])!r} if it "
+                "tells another"
+            )
+        else:
+            cells = (cell for cell in known.head(1000) if not reads_as_time(pd.Series([cell])))
+            notes.append(
+                f"{field.label(frame)} does not read as times, such as "
+                f"{str(next(cells, known.iloc[0]))!r}, and rows are taken in their order; write "
+                "them like 2024-12-31 23:00 if it tells another"
+            )
+    parts = [f for f in columns if str(frame.columns[f.position]).lower() in _PARTS]
+    if parts:
+        named = ", ".join(repr(frame.columns[field.position]) for field in parts)
+        notes.append(
+            f"column(s) {named} sound like parts of a time, and rows are taken in their order; "
+            "join them into one column of times if it tells another"
+        )
+    return tuple(notes)
 
 
 def _is_usual(frame: pd.DataFrame, field: Field) -> bool:
@@ -330,9 +351,11 @@ def _repeated_message(
             "(2024-10-27 02:00+01:00)"
         )
     candidates = []
-    for position, name in enumerate(frame.columns):
-        series = frame.iloc[:, position]
-        if Field(position) == time or series.dtype.kind not in "OUiub" or series.isna().any():
+    named = [(Field(level, True), name) for level, name in enumerate(frame.index.names) if name]
+    named += [(Field(position), name) for position, name in enumerate(frame.columns)]
+    for field, name in named:
+        series = field.of(frame)
+        if field == time or series.dtype.kind not in "OUiub" or series.isna().any():
             continue
         try:
             codes, names = pd.factorize(series)

@@ -182,8 +182,8 @@ def _fill(task: Task, say: Say) -> dict[str, Any]:
     fit = imputer.report_ if task.model is None else None
     return {
         "rows": len(filled),
-        "missing": int(result.missing.sum()),
-        "filled": len(result.cells.filled),
+        "missing": result.num_missing,
+        "filled": result.num_filled,
         "steps": 0 if fit is None else fit.steps,
         "validation_mae": None if fit is None else fit.validation_mae,
         "linear_mae": None if fit is None else fit.linear_mae,
