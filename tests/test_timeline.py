@@ -131,6 +131,37 @@ def test_a_count_in_a_column_called_time_is_not_filled():
     assert read(pd.DataFrame({"time": np.arange(5) / 10, "x": 1.0})).panel.variates == ("x",)
 
 
+@pytest.mark.parametrize("unit", [1, 10**3, 10**6, 10**9])
+def test_skipped_unix_times_become_rows_in_their_own_unit(unit):
+    seconds = 1_704_067_200 + 3600 * np.arange(5)
+    frame = pd.DataFrame({"time": seconds * unit, "x": [1.0, NAN, 3, 4, 5]}).drop(2)
+    table = read(frame, freq="h")
+    assert table.panel.step_seconds == 3600
+    filled = fill_with(table, 9)
+    assert filled["time"].tolist() == (seconds * unit).tolist()
+    assert filled["time"].dtype == frame["time"].dtype
+
+
+def test_added_rows_keep_the_style_where_the_offset_from_utc_changes():
+    stamps = pd.date_range("2024-03-30 20:00", periods=12, freq="h", tz="Europe/Berlin")
+    text = [str(stamp) for stamp in stamps]
+    frame = pd.DataFrame({"time": text, "x": np.arange(12.0)}).drop([3, 8])
+    assert fill_with(read(frame, freq="h"), 9)["time"].tolist() == text
+
+
+def test_digits_of_a_date_are_a_date():
+    frame = pd.DataFrame({"date": [20240228, 20240302, 20240229], "x": [1.0, 2.0, NAN]})
+    table = Table.read(frame)
+    assert table.panel.step_seconds == 86400
+    assert table.panel.values[:, 0].tolist()[::3] == [1, 2]
+    assert fill_with(read(frame, freq="D"), 9)["date"].tolist() == [
+        *(20240228, 20240229, 20240301, 20240302)
+    ]
+    # No calendar has these: numbers as any other.
+    with pytest.warns(TableWarning, match="'date' holds numbers that do not look like times"):
+        read(pd.DataFrame({"date": [20240232, 20240301, 20249999], "x": [1.0, 2.0, NAN]}))
+
+
 def test_parts_of_a_time_are_told():
     frame = pd.DataFrame({"Year": [2024, 2024], "month": [1, 2], "x": [1.0, NAN]})
     with pytest.warns(TableWarning, match="'Year', 'month' sound like parts of a time"):

@@ -112,8 +112,10 @@ def reads_as_time(series: pd.Series[Any]) -> bool:
     return True
 
 
-_EPOCH_SECONDS = (1e8, 1e10)
-"""1973 to 2286: numbers of that size in a column called time are no measurements."""
+_EPOCH_SECONDS = (10**8, 9_200_000_000)
+"""1973 to 2261: numbers of that size in a column of times are no measurements."""
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DIGITS = "%Y%m%d"
 
 
 def counts_time(series: pd.Series[Any]) -> bool:
@@ -123,12 +125,32 @@ def counts_time(series: pd.Series[Any]) -> bool:
     known = series.dropna().to_numpy(dtype=np.float64)
     if known.size < 2:
         return False
-    low, high = known.min(), known.max()
-    first, last = _EPOCH_SECONDS
-    if any(first * unit <= low and high < last * unit for unit in (1, 1e3, 1e6, 1e9)):
+    if _number_style(known) is not None:
         return True
     distances = np.diff(known)
     return bool(distances[0] > 0 and np.allclose(distances, distances[0], rtol=1e-6, atol=0))
+
+
+def _number_style(numbers: NDArray[Any]) -> str | None:
+    """How whole numbers stand for times: a unit since 1970, or year, month and day as digits."""
+    if not numbers.size or not (np.floor(numbers) == numbers).all():
+        return None
+    low, high = float(numbers.min()), float(numbers.max())
+    first, last = _EPOCH_SECONDS
+    for name, unit in _UNITS.items():
+        if first * unit <= low and high < last * unit:
+            return name
+    if low >= 19_000_101 and high <= 21_001_231:
+        days = pd.to_datetime(numbers.astype(np.int64).astype(str), format=_DIGITS, errors="coerce")
+        return None if days.isna().any() else _DIGITS
+    return None
+
+
+def _as_numbers(stamps: pd.DatetimeIndex, style: str) -> IntArray:
+    """The inverse of how numbers of a style were read."""
+    if style == _DIGITS:
+        return stamps.strftime(_DIGITS).to_numpy(dtype=np.int64)
+    return np.asarray(stamps.asi8 // (10**9 // _UNITS[style]))
 
 
 def is_number(series: pd.Series[Any]) -> bool:
@@ -160,7 +182,11 @@ def write_times(
         like = like.astype(like.dtype.categories.dtype)
     if _kind(like) == "text":
         return pd.Series(_as_text(stamps, like, clock.stamps), dtype=like.dtype).array
-    if like.dtype == object:
+    written: Any
+    style = _number_style(like.to_numpy(dtype=np.float64)) if _kind(like) == "number" else None
+    if style is not None:
+        written = pd.Series(_as_numbers(stamps, style)).astype(like.dtype)
+    elif like.dtype == object:
         cells: Any = stamps.date if _inferred(like) == "date" else stamps.to_pydatetime()
         written = pd.Series(cells, dtype=object)
     else:
@@ -170,7 +196,8 @@ def write_times(
             f"freq is finer than {label}, which is of type {like.dtype}; convert it to a type "
             f"that can hold the time of day"
         )
-    return written.array
+    array: pd.api.extensions.ExtensionArray = written.array
+    return array
 
 
 def _check_present(missing: BoolArray, label: str) -> None:
@@ -209,7 +236,15 @@ def _number_clock(series: pd.Series[Any], label: str) -> Clock:
     infinite = np.flatnonzero(np.isinf(ticks))
     if infinite.size:
         raise ValueError(f"{label} is infinite in row {infinite[0]}; correct or drop such rows")
-    return Clock(ticks, None)
+    style = _number_style(ticks)
+    if style is None:
+        return Clock(ticks, None)
+    whole = ticks.astype(np.int64)
+    if style == _DIGITS:
+        stamps = pd.to_datetime(whole.astype(str), format=_DIGITS).as_unit("ns")
+    else:
+        stamps = pd.DatetimeIndex((whole * (10**9 // _UNITS[style])).view("M8[ns]"))
+    return Clock(stamps.asi8, stamps)
 
 
 def _as_stamps(series: pd.Series[Any], format: str | None = None) -> pd.DatetimeIndex:
@@ -307,7 +342,26 @@ def _as_text(stamps: pd.DatetimeIndex, like: pd.Series[Any], known: pd.DatetimeI
             back = _as_stamps(pd.Series(cells, dtype=object), format)
             if np.array_equal(back.as_unit("ns").asi8, stamps.asi8):
                 return cells
+    zones = np.array([_style(str(cell)).zone for cell in like])
+    if len(set(zones)) > 1 and all(zones):
+        return _with_offsets(stamps, like, known, zones)
     return [stamp.isoformat() for stamp in stamps]
+
+
+def _with_offsets(
+    stamps: pd.DatetimeIndex, like: pd.Series[Any], known: pd.DatetimeIndex, zones: NDArray[Any]
+) -> list[str]:
+    """Write (K,) timestamps with the offset from UTC of the cell before them."""
+    order = np.argsort(known.asi8, kind="stable")
+    before = np.searchsorted(known.asi8[order], stamps.asi8, side="right") - 1
+    wanted = zones[order[before.clip(0)]]
+    cells = np.empty(len(stamps), dtype=object)
+    for zone in set(wanted):
+        own, new = np.flatnonzero(zones == zone), wanted == zone
+        offset = pd.Timestamp(str(like.iloc[own[0]])).tz
+        told = (times.tz_convert(offset) for times in (stamps[new], known[own]))
+        cells[new] = _as_text(next(told), like.iloc[own], next(told))
+    return cells.tolist()
 
 
 def _padded(times: pd.DatetimeIndex, body: str, width: int, zone: str) -> list[str]:
