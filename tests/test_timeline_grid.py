@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 from mdtim.grid import Spacing
+from mdtim.table import Table
 from mdtim.timeline import read_timeline
 from table_cases import NAN, as_kind, fill_with, hours, named_columns, read, stamped
 
@@ -180,3 +181,17 @@ def test_a_part_that_does_not_fit_the_spacing_is_refused():
         read_timeline(stamped(pd.Series([1.0, 2.0])), "t", spacing=spacing)
     equal_rows = Spacing("rows", 1)
     assert read_timeline(stamped(odd), "t", spacing=equal_rows).num_rows == 2
+
+
+def test_days_from_monday_to_friday_are_steps_of_one():
+    days = pd.bdate_range("2024-01-01", periods=60)
+    frame = pd.DataFrame({"day": days, "x": np.arange(60.0)}).drop([10, 20, 21])
+    table = Table.read(frame)
+    assert len(table.panel.values) == 60
+    assert table.panel.step_seconds == 86400
+    assert (table.panel.timestamps == days.to_numpy()).all()
+    local = frame.assign(day=frame["day"].dt.tz_localize("Europe/Berlin"))
+    assert len(Table.read(local).panel.values) == 60
+    # With a single Sunday among them weekends are gaps.
+    frame.loc[60] = [pd.Timestamp("2024-01-07"), 1.0]
+    assert len(Table.read(frame).panel.values) == 82

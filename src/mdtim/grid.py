@@ -18,15 +18,16 @@ _MAX_ROWS = 50_000_000
 _MAX_GROWTH = 3
 _TOLERANCE = 0.01
 _DAY = 86_400 * 10**9
+_MONDAY = np.datetime64("1970-01-05")
 
 
 @dataclass(frozen=True)
 class Spacing:
     """How far apart two neighbouring steps lie."""
 
-    reading: Literal["rows", "number", "months", "utc", "local"]
+    reading: Literal["rows", "number", "months", "weekdays", "utc", "local"]
     """What is measured: nothing (rows are equal steps), the numbers of the time column, whole
-    months, nanoseconds in UTC, or nanoseconds of local time."""
+    months, days from Monday to Friday, nanoseconds in UTC, or nanoseconds of local time."""
     size: float
     """One step, in that reading."""
 
@@ -79,6 +80,10 @@ def infer_grid(
     width = np.zeros_like(known)
     width[:-1][joined] = np.diff(known)[joined] // steps[:-1][joined]
     ticks = np.repeat(known, steps) + _within(steps) * np.repeat(width, steps)
+    if spacing is not None and spacing.reading == "weekdays":
+        day = np.repeat(_days(clock, order), steps)
+        ahead = np.busday_offset(day, _within(steps)) - day
+        ticks = np.repeat(known, steps) + ahead.astype(np.int64) * _DAY
     seconds = float(np.median(width[:-1][joined])) / 1e9 if joined.any() else None
     return Grid(steps, ticks, seconds, note, spacing, marks)
 
@@ -151,8 +156,10 @@ def _whole_steps(distances: NDArray[Any], step: Any) -> NDArray[Any] | None:
 
 def _marks(clock: Clock, order: IntArray, reading: str) -> NDArray[Any]:
     """(R,) sorted times as a reading measures them."""
-    if reading not in ("months", "local"):
+    if reading not in ("months", "weekdays", "local"):
         return clock.ticks[order]
+    if reading == "weekdays":
+        return np.asarray(np.busday_count(_MONDAY, _days(clock, order)))
     assert clock.stamps is not None
     wall = clock.stamps.tz_localize(None)[order]
     if reading == "local":
@@ -160,9 +167,15 @@ def _marks(clock: Clock, order: IntArray, reading: str) -> NDArray[Any]:
     return np.asarray(wall.year * 12 + wall.month, dtype=np.int64)
 
 
+def _days(clock: Clock, order: IntArray) -> NDArray[Any]:
+    """(R,) the sorted dates."""
+    assert clock.stamps is not None
+    return clock.stamps.tz_localize(None)[order].to_numpy().astype("M8[D]")
+
+
 def _readings(
     clock: Clock, order: IntArray, joined: BoolArray
-) -> Iterator[Literal["number", "months", "utc", "local"]]:
+) -> Iterator[Literal["number", "months", "weekdays", "utc", "local"]]:
     """Yield readings in which the rows may prove equally spaced."""
     if clock.stamps is None:
         yield "number"
@@ -173,6 +186,10 @@ def _readings(
         day = np.minimum(wall.day.max(), wall.days_in_month)
         if (wall.day == day).all() and len(np.unique(wall.asi8 % _DAY)) == 1:
             yield "months"
+    # Of so many days some would be a Saturday or a Sunday, if there were any.
+    is_daily = np.diff(wall.asi8)[joined].min() == _DAY and len(np.unique(wall.asi8 % _DAY)) == 1
+    if is_daily and len(wall) >= 20 and (wall.day_of_week < 5).all():
+        yield "weekdays"
     yield "utc"
     if clock.stamps.tz is not None:  # days of 23 and 25 hours are days all the same
         yield "local"
