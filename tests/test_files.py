@@ -264,6 +264,24 @@ def test_the_temporary_path_keeps_the_suffix_and_the_target_its_mode_and_links(f
     assert (folder / "link.html").is_symlink()
 
 
+@pytest.mark.parametrize(
+    "above",
+    ["# station 5\n# in degrees, mostly\na,b\n", "#a,b\n", "# of 2024\n\n# a,b\n", "#\na,b\n"],
+)
+def test_lines_with_a_sharp_above_the_header_are_no_table(above: str, tmp_path: Path) -> None:
+    path = tmp_path / "noted.csv"
+    path.write_text(above + "1,2\n3,4\n")
+    frame = read_frame(path)
+    assert frame.to_dict("list") == {"a": [1, 3], "b": [2, 4]}
+
+
+def test_other_lines_above_the_header_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "titled.csv"
+    path.write_text("Report of 2024\n\na,b\n1,2\n")
+    with pytest.raises(ValueError, match="or have lines above its header; correct it"):
+        read_frame(path)
+
+
 def test_a_header_cell_longer_than_a_reader_takes_is_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "long.csv"
     path.write_text("a" * 200_000 + ",b\n1,2\n")

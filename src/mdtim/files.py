@@ -95,7 +95,8 @@ def readable(path: str | os.PathLike[str]) -> Iterator[None]:
         raise  # Arrow's counts as one of its own errors, but nothing is wrong with the file
     except _DAMAGE as error:
         raise ValueError(
-            f"{path} cannot be read, it may be damaged or cut short; write it again ({error})"
+            f"{path} cannot be read, it may be damaged or cut short, or have lines above its "
+            f"header; correct it ({error})"
         ) from error
 
 
@@ -265,7 +266,7 @@ def frame_of(table: pa.Table) -> pd.DataFrame:
 
 
 def _parse(raw: bytes, form: str, path: Path) -> pd.DataFrame:
-    raw = _as_utf8(raw, path).lstrip(b"\r\n")
+    raw = _without_comments(_as_utf8(raw, path).lstrip(b"\r\n"))
     if not raw.strip():
         raise ValueError(f"{path} is empty; expected a table with a header")
     line = raw.partition(b"\n")[0].decode("utf-8").rstrip("\r")
@@ -298,6 +299,21 @@ def _parse(raw: bytes, form: str, path: Path) -> pd.DataFrame:
     return pd.DataFrame(
         {name: _typed(column, decimal_comma, grouped) for name, column in columns.items()}
     )
+
+
+def _without_comments(raw: bytes) -> bytes:
+    """Leave out lines with a # above the header; one that is the header itself loses its #."""
+    while raw.startswith(b"#"):
+        line, _, rest = raw.partition(b"\n")
+        told = line[1:].decode("utf-8").strip()
+        below = rest.partition(b"\n")[0].decode("utf-8").rstrip("\r")
+        sign = _separator(told)
+        names, cells = (next(csv.reader([text], delimiter=sign), []) for text in (told, below))
+        has_numbers = any(re.fullmatch(r"\s*[+-]?[\d.]+\s*", cell) for cell in cells)
+        if has_numbers and len(names) == len(cells) > 1:
+            return told.encode() + b"\n" + rest
+        raw = rest.lstrip(b"\r\n")
+    return raw
 
 
 def _as_utf8(raw: bytes, path: Path) -> bytes:
