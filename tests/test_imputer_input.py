@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from pathlib import Path
 
@@ -162,3 +163,17 @@ def test_readings_beyond_reason_are_told_and_spoil_no_other_gap(gappy: np.ndarra
     far_from_them = np.abs(np.arange(len(gappy))[:, None] - [30, 90, 150, 200]).min(axis=1) > 24
     filled = model.transform(faulty)[far_from_them, 0]
     assert np.abs(filled).max() < 10 * np.nanmax(np.abs(gappy[:, 0]))
+
+
+def test_a_column_with_few_known_values_is_told(gappy: np.ndarray) -> None:
+    sparse = gappy.copy()
+    sparse[7:, 1] = np.nan
+    with pytest.warns(ImputationWarning, match=r"\['x1'\] have fewer than 20 known values"):
+        imputer().fit(sparse)
+
+
+def test_an_imputation_can_be_sent_to_another_process(gappy: np.ndarray) -> None:
+    result = imputer().fit(gappy).impute(gappy)
+    again = pickle.loads(pickle.dumps(result))
+    np.testing.assert_array_equal(again.values, result.values)
+    np.testing.assert_array_equal(again.samples(1, joint=True), result.samples(1, joint=True))

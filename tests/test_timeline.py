@@ -171,6 +171,13 @@ def test_parts_of_a_time_are_told():
         Table.read(frame.assign(time=hours(2)))
 
 
+def test_a_date_beside_its_hour_is_to_be_joined_with_it():
+    hour = np.tile(np.arange(24), 3)
+    frame = pd.DataFrame({"date": hours(72).normalize(), "hour": hour, "x": np.arange(72.0)})
+    with pytest.raises(ValueError, match="join it with 'hour' into one column of times"):
+        Table.read(frame)
+
+
 def test_other_numbers_called_time_are_filled_with_a_warning_unless_named():
     frame = pd.DataFrame({"time": [3, 1, 2, 6], "x": [0.0, 1.0, 2.0, 3.0]})
     with pytest.warns(TableWarning, match="pass time='time' if it tells another"):

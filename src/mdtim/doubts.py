@@ -15,6 +15,8 @@ FAR = 8.0
 """Standard deviations, or times as wide, by which a table is not like the one of the fit."""
 ABSURD = 1000.0
 """Standard deviations from the mean at which no reading of a column can be right."""
+FEW = 20
+"""Fewer known values do not tell how far a column strays."""
 SMALL = 30.0
 """A series that varies by less than such a part of its column is below what a window resolves."""
 
@@ -36,6 +38,11 @@ def of_columns(panel: Panel) -> None:
         _warn(
             f"column(s) {once} have a single known value: it is repeated in every gap, and that "
             "its intervals are narrow means nothing"
+        )
+    if few := _names(panel, (counts > 1) & (counts < FEW) & (len(panel.values) >= 10 * FEW)):
+        _warn(
+            f"column(s) {few} have fewer than {FEW} known values: their intervals rest on little "
+            "and may be too narrow"
         )
 
 

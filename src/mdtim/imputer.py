@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -386,7 +387,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         model, panel = self.model_, table.panel
         on_windows = filling_progress(self.progress)
         cells = model.fill(panel, keep_distribution=True, on_windows=on_windows)
-        return Imputation(table, cells, lambda number: model.sample(panel, number), model.seed)
+        return Imputation(table, cells, partial(model.sample, panel), model.seed)
 
     # -- keeping ----------------------------------------------------------------------------
 

@@ -350,9 +350,12 @@ def _repeated_message(
             f"{what}; if clocks were set back then, write the times with their offset from UTC "
             "(2024-10-27 02:00+01:00)"
         )
+    parts = [name for name in frame.columns if str(name).lower() in _PARTS]
     candidates = []
     named = [(Field(level, True), name) for level, name in enumerate(frame.index.names) if name]
-    named += [(Field(position), name) for position, name in enumerate(frame.columns)]
+    named += [
+        (Field(position), name) for position, name in enumerate(frame.columns) if name not in parts
+    ]
     for field, name in named:
         series = field.of(frame)
         if field == time or series.dtype.kind not in "OUiub" or series.isna().any():
@@ -367,6 +370,8 @@ def _repeated_message(
     if candidates:
         name = min(candidates, key=lambda candidate: candidate[:2])[2]
         return f"{what}; if the table holds several series, pass id={name!r}"
+    if parts:
+        return f"{what}; join it with {', '.join(map(repr, parts))} into one column of times"
     return f"{what}; name the column that tells the series apart with id=..., or drop such rows"
 
 
