@@ -16,7 +16,7 @@ PACKAGES = ("report", "bench", "benchmark", "pretraining", "service", "batch")
 
 # A module imports only from lower tiers, or from its own tier.
 TIERS = [
-    {"panel", "config", "windows", "missingness", "metrics", "scaling", "autowindow"},
+    {"atomic", "panel", "config", "windows", "missingness", "metrics", "scaling", "autowindow"},
     {
         *("columns", "clock", "grid", "timeline", "table", "files", "labels", "inspection"),
         *("weather", "baselines.simple", "baselines.kalman"),

@@ -27,6 +27,7 @@ from mdtim.bench import (
     speed_page,
     table,
 )
+from mdtim.bench.section import append_rows
 from mdtim.cli import app
 
 
@@ -252,3 +253,13 @@ def test_hours_follow_from_cells_and_speed(tmp_path: Path) -> None:
     }
     path.write_text(",".join(row) + "\n" + ",".join(f'"{value}"' for value in row.values()) + "\n")
     assert "10^9 / 10 / 1,000 / 3600 = 27.8 hours of one core" in scale_page.render(path)
+
+
+def test_rows_are_not_put_under_the_names_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "rows.csv"
+    append_rows(path, [{"a": 1, "b": 2}])
+    append_rows(path, [{"a": 3, "b": 4}])
+    assert path.read_text() == "a,b\n1,2\n3,4\n"
+    with pytest.raises(ValueError, match="has other columns than a, c"):
+        append_rows(path, [{"a": 5, "c": 6}])
+    assert path.read_text().count("\n") == 3

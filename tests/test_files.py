@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mdtim.files import atomic_path, read_frame, unpack, write_frame
+from mdtim.atomic import atomic_path
+from mdtim.files import read_frame, unpack, write_frame
 
 TEXT_SUFFIXES = [".csv", ".tsv", ".txt", ".csv.gz", ".csv.bz2", ".csv.xz", ".csv.zst", ".CSV"]
 

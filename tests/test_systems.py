@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from mdtim.baselines.registry import REFERENCES, build
 from mdtim.baselines.settings import Limits, methods, settings_of
 from mdtim.benchmark import experiments, runner, systems
 from mdtim.benchmark.experiments import Cell, cells_of, with_methods
-from mdtim.benchmark.rows import COLUMNS, fingerprint
+from mdtim.benchmark.rows import Row, fingerprint
 from mdtim.benchmark.runner import run_cells
 from mdtim.benchmark.scoring import TestWindows, hidden_mask
 from mdtim.benchmark.tables import render
@@ -334,14 +335,14 @@ def rendered(folder: Path, rows: list[dict[str, object]]) -> str:
     """The tables of a results file with some rows."""
     path = folder / "r.csv"
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
         writer.writeheader()
         writer.writerows(rows)
     return render(path)
 
 
 def result_row(**changes: object) -> dict[str, str]:
-    row = dict.fromkeys(COLUMNS, "")
+    row = dict.fromkeys((field.name for field in fields(Row)), "")
     known = {
         **{"experiment": "main", "dataset": "etth", "window": 48, "pattern": "uniform"},
         **{"rate": 0.3, "mask_seed": 0, "train_seed": 0, "method": "mdtim", "preset": "base"},

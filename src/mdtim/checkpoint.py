@@ -6,9 +6,6 @@ A folder is written into a temporary neighbour first, which then takes its place
 from __future__ import annotations
 
 import json
-import os
-import secrets
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,8 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from mdtim.atomic import atomic_path
 
 FORMAT = "mdtim"
 FORMAT_VERSION = 2
@@ -25,29 +24,15 @@ FORMAT_VERSION = 2
 def save_folder(folder: Path, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write `config.json` and `model.safetensors`; an old model stays until the new is whole."""
     check_free(folder)
-    mark = secrets.token_hex(6)
-    temporary, old = (folder.with_name(f".{folder.name}.{mark}.{kind}") for kind in ("new", "old"))
-    temporary.mkdir(parents=True)
-    try:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(folder) as temporary:
+        temporary.mkdir()
         text = json.dumps(
             {"format": FORMAT, "format_version": FORMAT_VERSION, **document}, indent=2
         )
         (temporary / "config.json").write_text(text + "\n", encoding="utf-8")
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         save_file(plain, temporary / "model.safetensors")
-        if folder.exists():
-            os.replace(folder, old)
-        try:
-            os.replace(temporary, folder)
-        except OSError:
-            if old.exists():
-                os.replace(old, folder)
-            raise
-        if old.exists():
-            shutil.rmtree(old)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def check_free(folder: Path) -> None:

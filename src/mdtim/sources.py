@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mdtim.atomic import atomic_path
+
 
 def _as_it_is(downloaded: bytes) -> bytes:
     return downloaded
@@ -130,7 +132,6 @@ def _download(source: Source, cache: Path) -> bytes:
         ) from error
     content = _checked(content, source, source.url)
     cache.mkdir(parents=True, exist_ok=True)
-    temporary = cache / f".{source.file}.{os.getpid()}"
-    temporary.write_bytes(gzip.compress(content))
-    os.replace(temporary, cache / f"{source.file}.gz")
+    with atomic_path(cache / f"{source.file}.gz") as temporary:
+        temporary.write_bytes(gzip.compress(content))
     return content

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mdtim.bench.section import append_rows
 from mdtim.messages import out, user_messages
 
 app = typer.Typer(help="Measure speed and memory on this machine.", no_args_is_help=True)
@@ -29,7 +29,7 @@ def speed(
     with user_messages():
         rows = [asdict(row) for row in run_speed(device)]
     if output is not None:
-        _append(output, rows)
+        append_rows(output, rows)
     _show(rows, ("case", "variant", "size", "milliseconds", "tflops", "peak_memory_gb"), as_json)
 
 
@@ -46,7 +46,7 @@ def parity(
     with user_messages():
         rows = [asdict(row) for row in run_parity(device, steps)]
     if output is not None:
-        _append(output, rows)
+        append_rows(output, rows)
     _show(rows, ("variant", "seed", "steps", "validation_mae", "seconds"), as_json)
 
 
@@ -67,7 +67,7 @@ def table(
         found = run_table(lengths, preset=preset, variates=variates, missing=missing)
         measured = [asdict(row) for row in found]
     if output is not None:
-        _append(output, measured)
+        append_rows(output, measured)
     _show(measured, ("preset", "rows", "variates", "missing", "seconds", "peak_memory_gb"), as_json)
 
 
@@ -88,7 +88,7 @@ def file(
         found = run_file(case, preset, adapt=adapt, device=device, minutes=minutes)
     rows = [asdict(row) for row in found]
     if output is not None:
-        _append(output, rows)
+        append_rows(output, rows)
     _show(rows, ("case", "method", "steps", "window", "mae", "crps", "cover90", "seconds"), as_json)
 
 
@@ -106,7 +106,7 @@ def load(
     with user_messages():
         rows = [asdict(run_load(seconds, clients, workers))]
     if output is not None:
-        _append(output, rows)
+        append_rows(output, rows)
     shown = ("accepted", "done", "failed", "refused", "server_errors", "job_p50", "job_p99")
     _show(rows, shown, as_json)
 
@@ -121,7 +121,7 @@ def report(
 
     rows = [asdict(run_report())]
     if output is not None:
-        _append(output, rows)
+        append_rows(output, rows)
     _show(rows, ("rows", "columns", "missing", "gaps", "seconds", "megabytes", "load"), as_json)
 
 
@@ -152,19 +152,9 @@ def scale(
         )
     shown = [asdict(row) for row in measured]
     if output is not None:
-        _append(output, shown)
+        append_rows(output, shown)
     columns = ("rows", "variates", "parts", "workers", "seconds", "rows_per_second", "speedup")
     _show(shown, (*columns, "first_memory_gb", "last_memory_gb", "load"), as_json)
-
-
-def _append(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
 
 
 def _show(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:

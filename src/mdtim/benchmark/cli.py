@@ -85,9 +85,9 @@ def tables(
     ] = None,
 ) -> None:
     """Render the results file as tables, beside the paper's figures."""
+    from mdtim.atomic import atomic_path
     from mdtim.benchmark.summary import update
     from mdtim.benchmark.tables import render
-    from mdtim.files import atomic_path
 
     with user_messages():
         with atomic_path(output) as path:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from mdtim.bench.section import append_rows
 from mdtim.benchmark.experiments import Cell
 from mdtim.benchmark.forecaster import ForecasterConfig
 
@@ -35,7 +35,6 @@ class Row(Cell):
     """Why there are no scores, if there are none."""
 
 
-COLUMNS = [column.name for column in fields(Row)]
 _KEY = [column.name for column in fields(Cell)]
 
 
@@ -70,16 +69,8 @@ def short_hash(tree: object) -> str:
 
 
 def append(path: Path, row: Row) -> None:
-    """Add a row; a line is written in one piece, so a killed run leaves whole lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = not path.exists() or path.stat().st_size == 0
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow({name: _text(value) for name, value in asdict(row).items()})
-        file.flush()
-        os.fsync(file.fileno())
+    """Add a row."""
+    append_rows(path, [{name: _text(value) for name, value in asdict(row).items()}])
 
 
 def _text(value: object) -> object:

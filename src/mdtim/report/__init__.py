@@ -9,8 +9,8 @@ from __future__ import annotations
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from mdtim.atomic import atomic_path
 from mdtim.evaluation import Evaluation
-from mdtim.files import atomic_path
 from mdtim.report.lines import Fill
 from mdtim.report.summary import Summary, summarize, summarize_fill
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mdtim.files import atomic_path, write_frame
+from mdtim.atomic import atomic_path
+from mdtim.files import write_frame
 
 
 def write_result(frame: pd.DataFrame, path: Path) -> None:

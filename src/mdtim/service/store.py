@@ -16,7 +16,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
 
-from mdtim.files import atomic_path
+from mdtim.atomic import atomic_path
 from mdtim.service.schemas import JOB_ID, FillChoices, Format, Reason, State
 
 RECORD = "job.json"
