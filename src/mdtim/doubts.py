@@ -15,6 +15,8 @@ FAR = 8.0
 """Standard deviations, or times as wide, by which a table is not like the one of the fit."""
 ABSURD = 1000.0
 """Standard deviations from the mean at which no reading of a column can be right."""
+LONG = 512
+"""Steps that a window may have however short the series are."""
 FEW = 20
 """Fewer known values do not tell how far a column strays."""
 SMALL = 30.0
@@ -44,6 +46,17 @@ def of_columns(panel: Panel) -> None:
             f"column(s) {few} have fewer than {FEW} known values: their intervals rest on little "
             "and may be too narrow"
         )
+
+
+def of_the_window(panel: Panel, window: int) -> int:
+    """The window, or one that does not lie mostly beyond the ends of all series."""
+    enough = max(LONG, int(panel.lengths.max()))
+    if window > enough:
+        _warn(
+            f"window {window} is longer than any series, of which the longest has "
+            f"{panel.lengths.max()} steps; {enough} are taken"
+        )
+    return min(window, enough)
 
 
 def of_readings(panel: Panel, standardizer: Standardizer) -> None:

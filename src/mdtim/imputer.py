@@ -327,7 +327,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             return choose_window(panel, long=long)
         if isinstance(self.window, str) or int(self.window) != self.window or self.window < 1:
             raise ValueError(f'window must be "auto" or a positive whole number: {self.window!r}')
-        return int(self.window)
+        return doubts.of_the_window(panel, int(self.window))
 
     def _resolve_preset(self, device: torch.device, adapt: bool) -> str | ModelConfig:
         if self.preset != "auto":
