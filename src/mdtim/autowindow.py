@@ -12,6 +12,11 @@ LONG_USUAL, LONG_LARGEST = 128, 512
 """The same for a network that is already trained: all it knows of a table is what it sees."""
 
 
+def longest_window(panel: Panel) -> int:
+    """Steps beyond which a window would show nothing more, whatever is asked for."""
+    return max(LONG_LARGEST, int(panel.lengths.max()))
+
+
 def season_length(panel: Panel, limit: int = LARGEST) -> int | None:
     """Steps after which the panel repeats itself best, or None if it does not.
 

@@ -43,9 +43,9 @@ class Clock:
     """The times of R rows as numbers to sort and to subtract."""
 
     ticks: NDArray[Any]
-    """(R,) nanoseconds since 1970 in UTC, or the numbers of a numeric time column."""
+    """(R,) nanoseconds since 1970 in UTC, or numbers that stand for no date."""
     stamps: pd.DatetimeIndex | None
-    """(R,) the same in the caller's time zone; None for a numeric time column."""
+    """(R,) the same in the caller's time zone; None for numbers that stand for no date."""
     note: str | None = None
     """What the user should know about how the times were read."""
 
@@ -119,7 +119,7 @@ _DIGITS = "%Y%m%d"
 
 
 def counts_time(series: pd.Series[Any]) -> bool:
-    """Whether numbers are times by their looks: Unix times, or equally spaced from row to row."""
+    """Whether numbers are times by their looks: Unix times, dates as digits, or equally spaced."""
     if _kind(series) != "number":
         return False
     known = series.dropna().to_numpy(dtype=np.float64)
@@ -359,8 +359,8 @@ def _with_offsets(
     for zone in set(wanted):
         own, new = np.flatnonzero(zones == zone), wanted == zone
         offset = pd.Timestamp(str(like.iloc[own[0]])).tz
-        told = (times.tz_convert(offset) for times in (stamps[new], known[own]))
-        cells[new] = _as_text(next(told), like.iloc[own], next(told))
+        alike = known[own].tz_convert(offset)
+        cells[new] = _as_text(stamps[new].tz_convert(offset), like.iloc[own], alike)
     return cells.tolist()
 
 

@@ -13,16 +13,12 @@ from mdtim.scaling import Standardizer
 
 FAR = 8.0
 """Standard deviations, or times as wide, by which a table is not like the one of the fit."""
-ABSURD = 1000.0
+FAULTY = 1000.0
 """Standard deviations from the mean at which no reading of a column can be right."""
-LONG = 512
-"""Steps that a window may have however short the series are."""
 FEW = 20
 """Fewer known values do not tell how far a column strays."""
 SMALL = 30.0
 """A series that varies by less than such a part of its column is below what a window resolves."""
-
-
 OTHER_STEP = 1.5
 """Times as long as that of the fit, or a part of it, a step is another; months differ by less."""
 
@@ -48,22 +44,20 @@ def of_columns(panel: Panel) -> None:
         )
 
 
-def of_the_window(panel: Panel, window: int) -> int:
-    """The window, or one that does not lie mostly beyond the ends of all series."""
-    enough = max(LONG, int(panel.lengths.max()))
-    if window > enough:
+def of_the_window(panel: Panel, asked: int | str, taken: int) -> None:
+    """A window that was cut as most of it would lie beyond the ends of all series."""
+    if asked not in ("auto", taken):
         _warn(
-            f"window {window} is longer than any series, of which the longest has "
-            f"{panel.lengths.max()} steps; {enough} are taken"
+            f"window {asked} is longer than any series, of which the longest has "
+            f"{panel.lengths.max()} steps; {taken} are taken"
         )
-    return min(window, enough)
 
 
 def of_readings(panel: Panel, standardizer: Standardizer) -> None:
     """Readings so far from all others that they are faults, or in other units."""
     with np.errstate(over="ignore"):
         away = np.abs(panel.values - standardizer.mean) / standardizer.std
-    far = panel.observed & (away > ABSURD) & standardizer.varies
+    far = panel.observed & (away > FAULTY) & standardizer.varies
     for column in np.flatnonzero(far.any(axis=0)):
         readings = panel.values[far[:, column], column]
         _warn(

@@ -38,7 +38,7 @@ class Grid(NamedTuple):
     steps: IntArray
     """(R,) rows from each to the next: 1, and one more for each skipped step."""
     ticks: IntArray | None
-    """(N,) nanoseconds since 1970 in UTC; None for a numeric time column."""
+    """(N,) nanoseconds since 1970 in UTC; None for numbers that stand for no date."""
     seconds: float | None
     """Length of one step."""
     note: str | None = None
@@ -79,11 +79,11 @@ def infer_grid(
     known = clock.ticks[order]
     width = np.zeros_like(known)
     width[:-1][joined] = np.diff(known)[joined] // steps[:-1][joined]
-    ticks = np.repeat(known, steps) + _within(steps) * np.repeat(width, steps)
+    ahead = _within(steps) * np.repeat(width, steps)
     if spacing is not None and spacing.reading == "weekdays":
         day = np.repeat(_days(clock, order), steps)
-        ahead = np.busday_offset(day, _within(steps)) - day
-        ticks = np.repeat(known, steps) + ahead.astype(np.int64) * _DAY
+        ahead = (np.busday_offset(day, _within(steps)) - day).astype(np.int64) * _DAY
+    ticks = np.repeat(known, steps) + ahead
     seconds = float(np.median(width[:-1][joined])) / 1e9 if joined.any() else None
     return Grid(steps, ticks, seconds, note, spacing, marks)
 

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mdtim import doubts
-from mdtim.autowindow import choose_window
+from mdtim.autowindow import choose_window, longest_window
 from mdtim.checkpoint import load_folder, save_folder
 from mdtim.config import ModelConfig, preset
 from mdtim.fitting import Corrections, FitReport, fit_network
@@ -219,6 +219,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
                 "use preset='auto', or adapt=False to train from nothing"
             )
         window = self._resolve_window(panel, long=is_pretrained(name))
+        doubts.of_the_window(panel, self.window, window)
         config = self._resolve_config(
             name, device, window, max(len(modelled), 1), adapt or steps_wanted
         )
@@ -327,7 +328,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             return choose_window(panel, long=long)
         if isinstance(self.window, str) or int(self.window) != self.window or self.window < 1:
             raise ValueError(f'window must be "auto" or a positive whole number: {self.window!r}')
-        return doubts.of_the_window(panel, int(self.window))
+        return min(int(self.window), longest_window(panel))
 
     def _resolve_preset(self, device: torch.device, adapt: bool) -> str | ModelConfig:
         if self.preset != "auto":

@@ -131,10 +131,11 @@ def _remembered(model: Path) -> dict[str, Any]:
     """What a model knows of the table it was fitted to, as arguments of `TableOptions`."""
     from mdtim.table import TableOptions
 
-    params = json.loads((model / "config.json").read_text(encoding="utf-8"))["params"]
-    known = {
-        field.name: params[field.name] for field in fields(TableOptions) if field.name in params
-    }
+    document = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    names = {field.name for field in fields(TableOptions)}
+    known = {name: value for name, value in document["params"].items() if name in names}
+    if known.get("time") is None:
+        known["time"] = document.get("clock_column")
     return {
         name: tuple(value) if isinstance(value, list) else value for name, value in known.items()
     }
