@@ -172,12 +172,12 @@ def test_a_job_shows_the_time_left_and_can_be_cancelled(browser_page: Page, tmp_
     with running(stub_settings(tmp_path)) as client:
         begin_slow_work(browser_page, client)
         expect(browser_page.locator("#work-text")).to_contain_text("half way; about")
-        assert browser_page.get_by_role("progressbar").get_attribute("value") == "0.5"
+        expect(browser_page.get_by_role("progressbar")).to_have_attribute("value", "0.5")
         browser_page.get_by_role("button", name="Cancel").click()
         expect(browser_page.locator("#work")).to_be_hidden()
         expect(browser_page.get_by_role("button", name="Fill", exact=True)).to_be_enabled()
         expect(browser_page.get_by_role("alert")).to_be_hidden()
-        assert client.get("/healthz").json()["running"] == 0
+        wait_until(lambda: client.get("/healthz").json()["running"] == 0)
 
 
 def test_another_table_ends_the_work_on_the_last_one(browser_page: Page, tmp_path: Path) -> None:
