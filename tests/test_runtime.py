@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from gpu_cases import needs_cuda
-from mdtim.runtime import HostCopies, free_memory, keyed_uniform, precision, resolve_device
+from mdtim.runtime import (
+    HostCopies,
+    free_memory,
+    keyed_uniform,
+    precision,
+    resolve_device,
+    tensor_float32,
+)
 
 
 def test_keyed_numbers_are_uniform_and_depend_on_seed_stream_and_key() -> None:
@@ -47,6 +54,15 @@ def test_a_device_that_is_not_there_is_refused() -> None:
         assert resolve_device("auto").type == "cpu"
         with pytest.raises(ValueError, match="sees no GPU"):
             resolve_device("cuda")
+
+
+def test_products_of_float32_are_rounded_on_a_gpu_alone_and_no_longer_than_asked() -> None:
+    assert torch.get_float32_matmul_precision() == "highest"
+    with tensor_float32(torch.device("cpu")):
+        assert torch.get_float32_matmul_precision() == "highest"
+    with tensor_float32(torch.device("cuda")):
+        assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def check_copies(device: torch.device) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import torch
@@ -33,6 +34,18 @@ def precision(device: torch.device) -> AbstractContextManager[object]:
     if device.type == "cuda" and torch.cuda.is_bf16_supported():
         return torch.autocast("cuda", dtype=torch.bfloat16)
     return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def tensor_float32(device: torch.device) -> Iterator[None]:
+    """Products of float32 matrices on the tensor cores of a GPU, which read 10 of 23 bits."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 class HostCopies:

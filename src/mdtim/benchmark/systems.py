@@ -23,6 +23,7 @@ from mdtim.benchmark.scoring import Said, validation_windows, windows_within
 from mdtim.checkpoint import load_folder, save_folder
 from mdtim.datasets import Dataset
 from mdtim.distribution import SampleDistribution
+from mdtim.runtime import tensor_float32
 from mdtim.series import WindowBatch
 from mdtim.windows import WindowIndex
 
@@ -71,7 +72,8 @@ class FittedSystem:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         began = time.monotonic()
-        self.imputer.fit(gather(self.dataset, training), validation)
+        with tensor_float32(self.device):
+            self.imputer.fit(gather(self.dataset, training), validation)
         self.train_seconds = time.monotonic() - began
         if max_seconds < allowed and self.train_seconds > max_seconds:
             log(f"  needs up to {allowed / 60:g} minutes; give the run more, or lower max_minutes")
@@ -92,7 +94,8 @@ class FittedSystem:
     def say(self, batch: WindowBatch, visible_BTV: Tensor, scored_BTV: Tensor) -> Said:
         """Put NaN at all cells that are not visible, and let the system fill them."""
         values_BTV, visible = batch.values_BTV.cpu().numpy(), visible_BTV.cpu().numpy()
-        filled = self.imputer.fill(conceal(values_BTV, ~visible))
+        with tensor_float32(self.device):
+            filled = self.imputer.fill(conceal(values_BTV, ~visible))
         estimate_BTV = torch.from_numpy(filled.values_WTV).to(scored_BTV.device)
         samples_SBTV = filled.samples_SWTV
         if samples_SBTV is None:
