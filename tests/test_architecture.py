@@ -18,7 +18,17 @@ PACKAGES = ("report", "bench", "benchmark", "pretraining", "service", "batch")
 TIERS = [
     {"atomic", "panel", "config", "windows", "missingness", "metrics", "scaling", "autowindow"},
     {
-        *("columns", "clock", "grid", "timeline", "table", "files", "labels", "inspection"),
+        *(
+            "columns",
+            "clock",
+            "grid",
+            "timeline",
+            "table",
+            "files",
+            "text_tables",
+            "labels",
+            "inspection",
+        ),
         *("weather", "baselines.simple", "baselines.kalman"),
     },
     {

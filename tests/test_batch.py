@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -103,6 +104,17 @@ def test_text_parts_are_read_in_one_set_of_types(case: Case, tmp_path: Path, suf
     filled = read_parts(tmp_path / "target", f"*{suffix}")
     for name in ("x", "y", "z", "count"):
         assert np.array_equal(filled[name].to_numpy(float), expected[name].to_numpy(float)), name
+
+
+def test_a_text_part_comes_back_in_its_own_style(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    style = {"sep": ";", "decimal": ",", "index": False, "lineterminator": "\r\n"}
+    case.frame.to_csv(tmp_path / "source" / "0.csv", **style)
+    fill(tmp_path / "source", tmp_path / "target", case)
+    raw = (tmp_path / "target" / "0.csv").read_bytes()
+    filled = pd.read_csv(io.BytesIO(raw), sep=";", decimal=",")
+    assert raw.count(b"\r\n") == len(filled) + 1
+    assert np.array_equal(filled["x"].to_numpy(), case.expected["x"].to_numpy())
 
 
 def test_series_without_times_follow_the_order_of_the_parts(tmp_path: Path, case: Case) -> None:

@@ -124,6 +124,15 @@ def test_one_call_sends_the_filled_table_with_quantiles(place: Place, expected: 
     assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
 
 
+def test_text_comes_back_in_its_own_style_and_as_utf_8(place: Place, expected: Path) -> None:
+    text = sensors().rename(columns={"flow": "größe"}).to_csv(index=False, sep=";", decimal=",")
+    answer = send(place.client, text.encode("latin-1"), "/v1/impute")
+    assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
+    filled = pd.read_csv(io.BytesIO(answer.content), sep=";", decimal=",")
+    told = pd.read_csv(expected / "out.csv").rename(columns={"flow": "größe"})
+    pd.testing.assert_frame_equal(filled, told)
+
+
 def test_json_goes_in_and_json_comes_out(place: Place, expected: Path) -> None:
     table = json.loads(sensors().to_json(orient="split", double_precision=15))
     columns = dict(zip(table["columns"], map(list, zip(*table["data"], strict=True)), strict=True))

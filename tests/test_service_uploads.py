@@ -144,7 +144,8 @@ def test_a_json_table_comes_back_as_it_went_in(columns: dict[str, list[object]])
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "input.json", Path(folder) / "result.json"
         source.write_text(json.dumps({"columns": columns}))
-        write_result(read_upload(source, LIMITS), target)
+        frame, style = read_upload(source, LIMITS)
+        write_result(frame, target, style)
         assert json.loads(target.read_text())["columns"] == columns
 
 

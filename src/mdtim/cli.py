@@ -132,11 +132,11 @@ def impute(
     """Fill the gaps of a table."""
     levels = quantile_levels(quantiles)
     with user_messages() as said:
-        from mdtim.files import table_suffixes, write_frame
+        from mdtim.files import read_styled, table_suffixes, write_frame
 
         _refuse_overwriting(source, output, report)
         table_suffixes(output)  # refused now rather than after the fit
-        frame = _read(source)
+        frame, style = read_styled(source)
         options = table_options(time, id, freq, columns, inf_as_missing, missing_values)
         training = (window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json)
         refuse_training(model, context)
@@ -146,7 +146,7 @@ def impute(
         result = imputer.impute(_as_fitted(imputer, frame))
         filled = result.with_quantiles(levels)
         new = [name for name in filled.columns if name not in frame.columns]
-        write_frame(filled[[*frame.columns, *new]], output)
+        write_frame(filled[[*frame.columns, *new]], output, style)
         if report is not None:
             result.report(report)
     facts = {

@@ -23,6 +23,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from mdtim.files import PARQUET, decode_frame, frame_of, readable, table_suffixes
+from mdtim.text_tables import TextStyle
 
 HIDDEN = ("_", ".")
 """Files and folders that begin so are no parts, as Spark and Hive have it."""
@@ -125,6 +126,8 @@ class Content(NamedTuple):
     """The same as it came, if the part is Parquet; without the added columns."""
     added: tuple[str, ...]
     """Columns of the frame that the names of folders stand for."""
+    style: TextStyle | None
+    """Of its text, if the part is text."""
 
 
 @dataclass(frozen=True)
@@ -220,17 +223,17 @@ class Source:
         wanted : names of columns that the frame may take from the names of the folders
         schema : types that hold for all parts
         """
-        arrow = None
+        arrow, style = None, None
         if piece.part.is_parquet:
             arrow = self._read_arrow(piece, schema)
             frame = frame_of(arrow)
         else:
             with self._open(piece.part) as file:
-                frame = decode_frame(file, piece.part.name)
+                frame, style = decode_frame(file, piece.part.name)
             if schema is not None:
                 frame = _typed(frame, schema)
         keys = self._keys(frame, piece.part, wanted)
-        return Content(frame.assign(**keys), arrow, tuple(keys))
+        return Content(frame.assign(**keys), arrow, tuple(keys), style)
 
     def _keys(
         self, frame: pd.DataFrame, part: Part, wanted: tuple[str | None, ...]

@@ -186,9 +186,10 @@ class Filler:
             with self.target.writing(task.part.name) as file:
                 writer: pq.ParquetWriter | None = None
                 for number, plan in task.pieces:
-                    arrow, frame = self._fill(model, task, number, plan, counts)
+                    content = self.reading.read(task.around[number])
+                    arrow, frame = self._fill(model, task, content, plan, counts)
                     if arrow is None:
-                        encode_frame(frame, file, task.part.name)
+                        encode_frame(frame, file, task.part.name, content.style)
                         continue
                     writer = writer or pq.ParquetWriter(file, arrow.schema)
                     writer.write_table(arrow.cast(writer.schema))
@@ -209,12 +210,12 @@ class Filler:
         return record
 
     def _fill(
-        self, model: Any, task: FillTask, number: int, plan: PiecePlan, counts: dict[str, int]
+        self, model: Any, task: FillTask, content: Content, plan: PiecePlan, counts: dict[str, int]
     ) -> tuple[pa.Table | None, pd.DataFrame]:
         """One piece, filled: as an Arrow table if it came as one, and as a frame."""
         from mdtim.batch.cutting import fill_piece
 
-        frame, arrow, added = self.reading.read(task.around[number])
+        frame, arrow = content.frame, content.arrow
         table = self.reading.table(frame, task.part)
         cells = fill_piece(
             model,
@@ -239,7 +240,7 @@ class Filler:
         counts["filled"] += len(cells.filled)
         if arrow is not None:
             return _replaced(arrow, filled, table.panel.variates, set(frame.columns)), filled
-        return None, filled.drop(columns=list(added))
+        return None, filled.drop(columns=list(content.added))
 
 
 def _replaced(

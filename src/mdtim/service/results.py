@@ -11,16 +11,19 @@ import pandas as pd
 
 from mdtim.atomic import atomic_path
 from mdtim.files import write_frame
+from mdtim.text_tables import TextStyle
 
 
-def write_result(frame: pd.DataFrame, path: Path) -> None:
-    """Write a table in the format of the suffix, whole or not at all.
+def write_result(frame: pd.DataFrame, path: Path, style: TextStyle | None = None) -> None:
+    """Write a table in the format of the suffix, whole or not at all; text in its style.
 
     JSON is `{"columns": {name: cells}}`, null where a cell is missing or not finite. Numbers have
     all their digits; times are ISO 8601.
     """
     if path.suffix != ".json":
-        write_frame(frame, path)
+        if style is not None and not style.encoding.startswith("utf-8"):
+            style = style._replace(encoding="utf-8")  # as the service announces
+        write_frame(frame, path, style)
         return
     if not isinstance(frame.index, pd.RangeIndex):
         frame = frame.reset_index()

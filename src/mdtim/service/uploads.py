@@ -10,10 +10,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from mdtim.files import read_frame, table_suffixes, unpack
+from mdtim.files import read_styled, table_suffixes, unpack
 from mdtim.service.schemas import MAX_NAME
 from mdtim.service.settings import Limits
 from mdtim.table import Table, TableOptions
+from mdtim.text_tables import TextStyle
 
 JSON_SUFFIX = ".json"
 _PARQUET = (".parquet", ".pq")
@@ -39,8 +40,8 @@ def source_suffix(name: str) -> str:
         ) from error
 
 
-def read_upload(path: Path, limits: Limits) -> pd.DataFrame:
-    """Read an uploaded table if it is within the limits.
+def read_upload(path: Path, limits: Limits) -> tuple[pd.DataFrame, TextStyle | None]:
+    """Read an uploaded table if it is within the limits, and the style of its text.
 
     Sizes are taken from headers and metadata first, so that a small file which stands for a large
     table is refused before it is unpacked. The limit on a worker's memory is the last word.
@@ -63,7 +64,7 @@ def read_upload(path: Path, limits: Limits) -> pd.DataFrame:
             plain = path.with_name(f"plain{form}")
             unpack(path, plain, limits.unpacked_bytes)
             _check_text(plain, limits)
-        frame = read_frame(plain)
+        frame, style = read_styled(plain)
     except ValueError as error:
         sentence = str(error)
         for name in (path, plain):
@@ -74,7 +75,7 @@ def read_upload(path: Path, limits: Limits) -> pd.DataFrame:
             plain.unlink(missing_ok=True)
     _check_size(len(frame), frame.shape[1], limits)
     _check_names(frame)
-    return frame
+    return frame, style
 
 
 def read_table(frame: pd.DataFrame, options: dict[str, Any], limits: Limits) -> Table:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from pydantic import BaseModel
 
+    from mdtim.text_tables import TextStyle
+
 Say = Callable[["BaseModel"], None]
 FITTED, ADAPTED, FILLED = 0.3, 0.85, 0.95
 """How much of a job is done after a look at the table, after adapting to it, and after the fill."""
@@ -121,7 +123,7 @@ def perform(task: Task, say: Say) -> Done | Failed:
 def _check(task: Task, say: Say) -> dict[str, Any]:
     from mdtim.service.uploads import read_table
 
-    frame = _read(task)
+    frame, _ = _read(task)
     options = {} if task.model is None else _remembered(task.model)
     read_table(frame, options | task.choices.table_options(), task.limits)
     return {"rows": len(frame), "columns": frame.shape[1]}
@@ -144,7 +146,8 @@ def _remembered(model: Path) -> dict[str, Any]:
 def _preview(task: Task, say: Say) -> dict[str, Any]:
     from mdtim.service.preview import preview
 
-    return preview(_read(task), task.choices, task.limits).model_dump()
+    frame, _ = _read(task)
+    return preview(frame, task.choices, task.limits).model_dump()
 
 
 def _fill(task: Task, say: Say) -> dict[str, Any]:
@@ -158,7 +161,7 @@ def _fill(task: Task, say: Say) -> dict[str, Any]:
         )
 
     stage(0.0, 0.0, "reading the table")
-    frame = _read(task)
+    frame, style = _read(task)
     options, fitted = task.choices.table_options(), 0.0
     if task.model is None:
         fitted = ADAPTED if task.choices.adapt else FITTED
@@ -173,7 +176,7 @@ def _fill(task: Task, say: Say) -> dict[str, Any]:
     filled = result.with_quantiles(task.choices.quantiles)
     folder = task.source.parent
     for form in task.formats:
-        write_result(filled, folder / f"result.{form}")
+        write_result(filled, folder / f"result.{form}", style)
     if task.with_pictures:
         from mdtim.service.chart import chart
 
@@ -194,7 +197,7 @@ def _fill(task: Task, say: Say) -> dict[str, Any]:
 _TASKS = {"check": _check, "preview": _preview, "fill": _fill}
 
 
-def _read(task: Task) -> pd.DataFrame:
+def _read(task: Task) -> tuple[pd.DataFrame, TextStyle | None]:
     from mdtim.service.uploads import read_upload
 
     return read_upload(task.source, task.limits)

@@ -1,0 +1,116 @@
+"""A table comes back in the style of the text it came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from mdtim.cli import app
+from mdtim.files import read_styled, write_frame
+from mdtim.text_tables import TextStyle
+
+STYLES = [
+    TextStyle(),
+    TextStyle(";", ",", "utf-8-sig", "\r\n"),
+    TextStyle(";", ".", "latin-1"),
+    TextStyle("\t", ".", "utf-16"),
+    TextStyle("|"),
+]
+
+
+def test_a_file_is_written_as_it_was_read(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    for raw in (
+        b"when,x,note\n2024-01-01,1.5,a\n2024-01-02,,b\n",
+        "\ufeffZeit;Größe;n\r\n01.01.2024;1,5;7\r\n02.01.2024;;8\r\n".encode(),
+        "when;größe\n1;1.5\n2;-0.25\n".encode("latin-1"),
+        "a\tgröße\r\n1\t2.5\r\n".encode("utf-16"),
+        b"a|b\n1|x,y\n",
+    ):
+        path.write_bytes(raw)
+        frame, style = read_styled(path)
+        write_frame(frame, tmp_path / "again.csv", style)
+        assert (tmp_path / "again.csv").read_bytes() == raw
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(
+    st.sampled_from(STYLES),
+    st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=9),
+    st.lists(st.text("aäß;,|\t\"'. ", min_size=1), min_size=2, max_size=9),
+)
+def test_every_style_says_the_same(
+    tmp_path: Path, style: TextStyle, numbers: list[float], notes: list[str]
+) -> None:
+    frame = pd.DataFrame({"x": [0.5, *numbers]})
+    frame["größe"] = [f"a{note}b" for note in (notes * 9)[: len(frame)]]
+    write_frame(frame, tmp_path / "table.csv", style)
+    back, found = read_styled(tmp_path / "table.csv")
+    pd.testing.assert_frame_equal(back, frame)
+    assert found == style
+
+
+def test_where_no_number_has_a_comma_the_decimal_sign_is_a_point(tmp_path: Path) -> None:
+    (tmp_path / "whole.csv").write_text("t;x\n1;2\n2;\n")
+    _, style = read_styled(tmp_path / "whole.csv")
+    assert style == TextStyle(";", ".")
+
+
+def test_a_tsv_has_tabs_and_points_whatever_the_table_came_from(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": [1.5]})
+    write_frame(frame.assign(b=2.5), tmp_path / "t.tsv", TextStyle(";", ",", "latin-1", "\r\n"))
+    assert (tmp_path / "t.tsv").read_bytes() == b"a\tb\r\n1.5\t2.5\r\n"
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".pq"])
+def test_what_is_no_text_has_no_style(tmp_path: Path, suffix: str) -> None:
+    write_frame(pd.DataFrame({"a": [1.5]}), tmp_path / f"t{suffix}")
+    assert read_styled(tmp_path / f"t{suffix}")[1] is None
+
+
+def test_the_command_leaves_every_known_cell_as_the_file_wrote_it(tmp_path: Path) -> None:
+    steps = np.arange(60)
+    lines = [
+        f"01.{step % 12 + 1:02d}.{2020 + step // 12};{comma(np.sin(step / 5))};{step}"
+        for step in steps
+    ]
+    lines[20] = lines[20].split(";")[0] + ";;20"
+    raw = "\r\n".join(["Tag;Höhe;n", *lines, ""]).encode("latin-1")
+    (tmp_path / "in.csv").write_bytes(raw)
+    command = [
+        "impute",
+        str(tmp_path / "in.csv"),
+        "-o",
+        str(tmp_path / "out.csv"),
+        "--columns",
+        "Höhe",
+    ]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    said = (tmp_path / "out.csv").read_bytes().decode("latin-1").split("\r\n")
+    known = raw.decode("latin-1").split("\r\n")
+    assert len(said) == len(known)
+    for number, (after, before) in enumerate(zip(said, known, strict=True)):
+        if number == 21:
+            assert abs(float(after.split(";")[1].replace(",", ".")) - np.sin(4.0)) < 0.2
+        else:
+            assert [float_of(cell) for cell in after.split(";")] == [
+                float_of(cell) for cell in before.split(";")
+            ]
+
+
+def comma(number: float) -> str:
+    return f"{number:.3f}".replace(".", ",")
+
+
+def float_of(cell: str) -> float | str:
+    try:
+        return float(cell.replace(",", "."))
+    except ValueError:
+        return cell
