@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 TABLE = {
-    **{"steps": 2, "series": 1, "step_seconds": None, "missing": 1, "share": 0.5, "columns": []},
+    **{"steps": 2, "skipped_steps": 0, "series": 1, "step_seconds": None},
+    **{"missing": 1, "share": 0.5, "columns": []},
     "map": {"columns": ["a"], "shares": [[0.5]], "ticks": [], "several_series": False},
 }
 PREVIEW = {

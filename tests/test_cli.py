@@ -151,6 +151,16 @@ def test_info_says_what_is_missing(source: Path) -> None:
     assert "longest gap" in run("info", source)
 
 
+def test_info_counts_steps_that_no_row_has(source: Path, tmp_path: Path) -> None:
+    whole = json.loads(run("info", source, "--json"))
+    lines = source.read_text().splitlines(keepends=True)
+    (tmp_path / "short.csv").write_text("".join(lines[:100] + lines[107:]))
+    short = json.loads(run("info", tmp_path / "short.csv", "--json"))
+    assert (whole["steps"], whole["skipped_steps"]) == (len(lines) - 1, 0)
+    assert (short["steps"], short["skipped_steps"]) == (len(lines) - 1, 7)
+    assert short["missing"] > whole["missing"]
+
+
 def test_json_is_one_object_on_stdout(source: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(
         app, ["impute", str(source), "-o", str(tmp_path / "o.csv"), "--json", *QUICK]

@@ -80,6 +80,7 @@ def test_table_and_column_numbers_are_those_of_the_data() -> None:
     summary = summarize(imputation)
     assert summary.to_dict()["table"] == {
         "steps": 100,
+        "skipped": 0,
         "variates": 3,
         "series": 1,
         "start": "2024-03-01 00:00",
@@ -100,6 +101,14 @@ def test_table_and_column_numbers_are_those_of_the_data() -> None:
         (group.shortest, group.longest, group.gaps, group.cells) for group in summary.lengths
     ]
     assert lengths == [(1, 1, 1, 1), (2, 2, 1, 2), (3, 4, 1, 4), (5, 8, 0, 0), (9, 16, 1, 10)]
+
+
+def test_steps_that_no_row_has_are_told() -> None:
+    frame = holes(100, {"a": [(10, 1), (30, 4)]})
+    imputation = filled(frame.drop(index=frame.index[50:56]))
+    table = summarize(imputation).table
+    assert (table.steps, table.skipped, table.missing) == (100, 6, 11)
+    assert "6 steps without a row" in page_of(imputation).text
 
 
 def test_uncertainty_is_the_spread_of_the_filled_over_that_of_the_observed() -> None:

@@ -263,7 +263,7 @@ def info(
             from mdtim.table import Table, TableOptions
 
             options = table_options(time, id, freq, columns, inf_as_missing, missing_values)
-            facts = describe_table(Table.read(_read(path), TableOptions(**options)).panel)
+            facts = describe_table(Table.read(_read(path), TableOptions(**options)))
     if as_json:
         print(json.dumps({**facts, "warnings": said}))
         return

@@ -11,10 +11,15 @@ import numpy as np
 from mdtim.autowindow import choose_window
 from mdtim.labels import Labels
 from mdtim.panel import IntArray, Panel, gap_lengths
+from mdtim.table import Table
 
 
-def describe_table(panel: Panel) -> dict[str, Any]:
-    """Share missing and gap lengths, overall and per column."""
+def describe_table(table: Table) -> dict[str, Any]:
+    """Share missing and gap lengths, overall and per column, in steps.
+
+    Steps that the table skips count as missing: `skipped_steps` says how many they are.
+    """
+    panel = table.panel
     observed = panel.observed
     _, variates, lengths = gap_lengths(observed, panel.offsets)
     columns = []
@@ -33,6 +38,7 @@ def describe_table(panel: Panel) -> dict[str, Any]:
     return {
         "kind": "table",
         "steps": len(panel.values),
+        "skipped_steps": table.num_skipped,
         "series": panel.num_series,
         "step_seconds": panel.step_seconds,
         "missing": int((~observed).sum()),

@@ -117,6 +117,11 @@ class Table(ABC):
             warnings.warn(note, TableWarning, stacklevel=2)
         return table
 
+    @property
+    def num_skipped(self) -> int:
+        """Steps of the panel that no row of the restored table stands for."""
+        return 0
+
     @abstractmethod
     def restore(self, values: FloatArray) -> Any:
         """Give the caller's table back with its missing cells taken from `values`.
@@ -243,6 +248,10 @@ class _PandasTable(Table):
             timeline.names,
         )
         self.notes += notes_on_placeholders(values, self.panel.variates)
+
+    @property
+    def num_skipped(self) -> int:
+        return len(self.panel.values) - len(self._frame)
 
     def restore(self, values: FloatArray) -> Any:
         assert values.shape == self.panel.values.shape

@@ -22,6 +22,7 @@ from mdtim.report.lines import Fill, context_of
 
 if TYPE_CHECKING:
     from mdtim.imputation import Imputation
+    from mdtim.table import Table
 
 MAX_CHARTS, MAX_GAPS_PER_CHART, MAX_FIRST_GAPS = 50, 6, 12
 MAX_BINS = 300
@@ -32,6 +33,8 @@ class TableFacts:
     """The table as a whole."""
 
     steps: int
+    skipped: int
+    """Steps among them that no row of the table stands for."""
     variates: int
     series: int
     start: str | None
@@ -166,7 +169,7 @@ def summarize_fill(imputation: Imputation, fill: Fill, evaluation: Evaluation | 
     }
     first = gaps.first_to_look_at(np.array(sorted(by_number), dtype=np.int64), MAX_FIRST_GAPS)
     return Summary(
-        table=_table(panel, missing, gaps, columns, labels),
+        table=_table(imputation.table, missing, gaps, columns, labels),
         columns=columns,
         lengths=_lengths(gaps),
         map=missing_map(panel, order, MAX_BINS),
@@ -178,18 +181,20 @@ def summarize_fill(imputation: Imputation, fill: Fill, evaluation: Evaluation | 
 
 
 def _table(
-    panel: Panel,
+    table: Table,
     missing: BoolArray,
     gaps: Gaps,
     columns: tuple[ColumnFacts, ...],
     labels: Labels,
 ) -> TableFacts:
+    panel = table.panel
     times, count = panel.timestamps, int(missing.sum())
     has_times = times is not None and len(times) > 0
     ends = (int(times.argmin()), int(times.argmax())) if times is not None and has_times else ()
     start, end = (labels.of_rows(np.array([row]))[0] for row in ends) if ends else (None, None)
     return TableFacts(
         steps=len(missing),
+        skipped=table.num_skipped,
         variates=len(panel.variates),
         series=panel.num_series,
         start=start,

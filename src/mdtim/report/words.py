@@ -99,6 +99,8 @@ def title(facts: ChartFacts | GapFacts) -> str:
 def subtitle(table: TableFacts) -> str:
     """What kind of table it is."""
     parts = [count(table.steps, "step") + " × " + count(table.variates, "variate")]
+    if table.skipped:
+        parts.append(f"{count(table.skipped, 'step')} without a row")
     if table.series > 1:
         parts.append(count(table.series, "series", "series"))
     if table.start is not None:

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from mdtim.inspection import describe_table, missing_map
-from mdtim.panel import Panel
 from mdtim.service.schemas import Preview, TableChoices, TableFacts
 from mdtim.service.settings import Limits
 from mdtim.service.uploads import read_table
+from mdtim.table import Table
 from mdtim.timeline import read_timeline
 
 MAX_BINS = 160
@@ -49,7 +49,7 @@ def preview(frame: pd.DataFrame, choices: TableChoices, limits: Limits) -> Previ
         facts.time = None if timeline.time is None else str(frame.columns[timeline.time.position])
         facts.id = attempt.get("id")
         facts.numeric = list(table.panel.variates)
-        facts.table = _describe(table.panel)
+        facts.table = _describe(table)
         facts.problem = None
         break
     return facts
@@ -77,7 +77,7 @@ def _num_kinds(column: pd.Series[Any]) -> int:
         return 0
 
 
-def _describe(panel: Panel) -> TableFacts:
-    facts = describe_table(panel)
+def _describe(table: Table) -> TableFacts:
+    facts, panel = describe_table(table), table.panel
     order = np.argsort(-(~panel.observed).sum(axis=0), kind="stable")[:MAX_MAP_COLUMNS]
     return TableFacts(**{**facts, "map": asdict(missing_map(panel, order, MAX_BINS))})

@@ -132,6 +132,7 @@ class TableFacts(BaseModel):
     """What a table looks like when read with the given choices."""
 
     steps: int
+    skipped_steps: int = Field(description="Steps that no row has; they count as missing here.")
     series: int
     step_seconds: float | None
     missing: int

@@ -42,9 +42,11 @@ const canFill = () => state.work === null && state.table !== null && state.table
 function inWords(found) {
   const size = `${state.file.name}: ${count(found.rows, "row")}, ${count(found.names.length, "column")}`;
   if (found.table === null) return `${size}.`;
-  const { missing, share, series } = found.table;
+  const { missing, share, series, skipped_steps: skipped } = found.table;
   const several = series > 1 ? `, ${count(series, "series", "series")}` : "";
-  return `${size}${several}; ${count(missing, "cell")} missing (${(100 * share).toFixed(1)} %).`;
+  const without = skipped > 0 ? `, with those of ${count(skipped, "step")} that no row has` : "";
+  const gaps = `${count(missing, "cell")} missing (${(100 * share).toFixed(1)} %)${without}`;
+  return `${size}${several}; ${gaps}.`;
 }
 
 function count(number, one, many = `${one}s`) {
