@@ -46,6 +46,8 @@ MODELS = {
 """Our names of the systems, and PyPOTS's classes."""
 
 FILL_BATCH = 256
+SAMPLE_BATCH = 512
+"""Windows at a time; samples keep no attention maps, and small batches leave a GPU waiting."""
 
 
 class PyPOTSMissing(ImportError, ValueError):
@@ -140,11 +142,11 @@ class PyPOTSImputer:
     def fill(self, visible_WTV: Windows) -> Filled:
         """Fill in batches; the median of the samples where the system draws them."""
         assert self.model is not None, "fit or restore comes first"
-        self.model.batch_size = FILL_BATCH
+        size = self.model.batch_size = FILL_BATCH if self.num_samples is None else SAMPLE_BATCH
         with _global_seed(self.seed, self.device), _quiet():
             parts = [
-                self._predict(visible_WTV[begin : begin + FILL_BATCH])
-                for begin in range(0, len(visible_WTV), FILL_BATCH)
+                self._predict(visible_WTV[begin : begin + size])
+                for begin in range(0, len(visible_WTV), size)
             ]
         if self.num_samples is None:
             return Filled(keep_observed(visible_WTV, np.concatenate(parts)))
