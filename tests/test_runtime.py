@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from mdtim.runtime import (
     free_memory,
     keyed_uniform,
     precision,
+    process_memory_gb,
     resolve_device,
     tensor_float32,
 )
@@ -63,6 +66,14 @@ def test_products_of_float32_are_rounded_on_a_gpu_alone_and_no_longer_than_asked
     with tensor_float32(torch.device("cuda")):
         assert torch.get_float32_matmul_precision() == "high"
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_the_memory_of_the_process_is_told_where_the_system_tells_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert 0.05 < process_memory_gb() < 100  # PyTorch alone takes more than the first
+    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
+    assert process_memory_gb() == 0.0
 
 
 def check_copies(device: torch.device) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
@@ -92,6 +93,16 @@ def free_memory(device: torch.device) -> int:
     """Bytes that can still be taken on a GPU: free ones, and those PyTorch holds unused."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def process_memory_gb() -> float:
+    """The most memory that this process has had at once; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0.0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e9 if sys.platform == "darwin" else 1e6)  # bytes there, kilobytes elsewhere
 
 
 def keyed_uniform(seed: int, stream: int, keys: Tensor) -> Tensor:

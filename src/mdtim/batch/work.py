@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import resource
 import tempfile
 import time
 import warnings
@@ -178,6 +177,8 @@ class Filler:
             torch.set_num_threads(threads)
 
     def _do(self, task: FillTask) -> dict[str, Any]:
+        from mdtim.runtime import process_memory_gb
+
         model = self._imputer.model_
         began, cpu_began = time.monotonic(), time.process_time()
         counts = {"rows": 0, "missing": 0, "filled": 0}
@@ -202,7 +203,7 @@ class Filler:
             **counts,
             "seconds": round(time.monotonic() - began, 3),
             "cpu_seconds": round(time.process_time() - cpu_began, 3),
-            "peak_memory_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3),
+            "peak_memory_gb": round(process_memory_gb(), 3),
             "process": os.getpid(),
             "notes": sorted({str(note.message) for note in said}),
         }

@@ -59,7 +59,6 @@ def measure(num_rows: int, preset: str, num_variates: int, missing: float) -> Ta
 
     A pretrained network is fitted to the whole table as a user would, which trains nothing.
     """
-    import resource
     import time
     import warnings
 
@@ -68,6 +67,7 @@ def measure(num_rows: int, preset: str, num_variates: int, missing: float) -> Ta
     from mdtim.bench.environment import commit, device_name, versions
     from mdtim.imputer import MDTIMImputer
     from mdtim.pretrained import fills_at_once
+    from mdtim.runtime import process_memory_gb
 
     table = seasonal_table(num_rows, num_variates, missing)
     at_once = fills_at_once(preset)
@@ -88,7 +88,7 @@ def measure(num_rows: int, preset: str, num_variates: int, missing: float) -> Ta
         num_variates,
         int(np.isnan(table).sum()),
         round(seconds, 2),
-        round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3),
+        round(process_memory_gb(), 3),
         device_name(torch.device("cpu")),
         versions(),
         commit(),

@@ -131,7 +131,7 @@ class WorkerProcess:
 def _how_it_ended(code: int | None) -> str:
     assert code is not None
     cause = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
-    hint = ", perhaps for want of memory" if code == -signal.SIGKILL else ""
+    hint = ", perhaps for want of memory" if cause == "signal SIGKILL" else ""
     return (
         f"the process that worked on this table ended unexpectedly ({cause}{hint}); "
         "other jobs are not affected, send this one again"
