@@ -18,14 +18,15 @@ from torch import Tensor
 
 import mdtim
 from conftest import tiny_config
-from mdtim import layers, mlp_products, readout
+from mdtim import layers, readout
+from mdtim.bench import mlp_products
+from mdtim.bench.mlp_products import Tiles
 from mdtim.config import DiffusionConfig, NetworkConfig, Prior
 from mdtim.dropout import keep_mask
 from mdtim.fused_norm import fused_norm
 from mdtim.fused_readout import fused_probs, fused_terms
 from mdtim.guesses import NUM_FEATURES, NUM_GUESSES, Guesses
 from mdtim.layers import AxisBlock
-from mdtim.mlp_products import Tiles
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.row_passes import GATE_A, GATE_M
 from mdtim.wanted import Wanted

@@ -33,8 +33,7 @@ TIERS = [
     },
     {
         *("triton_compiler", "triton_inverse", "triton_attention", "kernels"),
-        *("triton_rows", "triton_mlp", "mlp_products"),
-        *("row_passes", "dropout", "fused_block", "fused_stack", "fused_norm"),
+        *("triton_rows", "row_passes", "dropout", "fused_block", "fused_stack", "fused_norm"),
         *("triton_cells", "fused_readout", "readout"),
         *("runtime", "distribution", "calibration", "stacking"),
         *("dynamics", "guesses", "tokenizer", "excess", "masks", "layers", "network", "diffusion"),
@@ -42,7 +41,7 @@ TIERS = [
     },
     {
         *("series", "relations", "checkpoint", "distributed", "inference", "sampling"),
-        *("lessons", "muon", "optimization", "replays", "training"),
+        *("interruption", "lessons", "muon", "optimization", "replays", "training"),
     },
     {"fitting", "doubts", "progress", "model", "imputation", "imputer", "pretrained"},
     {

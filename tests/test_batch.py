@@ -117,6 +117,24 @@ def test_a_text_part_comes_back_in_its_own_style(case: Case, tmp_path: Path) -> 
     assert np.array_equal(filled["x"].to_numpy(), case.expected["x"].to_numpy())
 
 
+def test_a_dot_means_the_same_in_every_text_part(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    frame = case.frame.assign(y=(1_000 + np.arange(len(case.frame)) % 977).astype(float))
+    half = len(frame) // 2
+    for number, part in enumerate((frame[:half], frame[half:])):
+        # Thousands with dots in both; decimal commas in the first alone.
+        told = part.assign(
+            x=part["x"].round(2) if number == 0 else part["x"].round().astype("Int64"),
+            y=[f"{value / 1_000:.3f}" for value in part["y"]],
+            z=part["z"] if number == 0 else part["z"].round().astype("Int64"),
+        )
+        told.to_csv(tmp_path / "source" / f"{number}.csv", sep=";", decimal=",", index=False)
+    fill(tmp_path / "source", tmp_path / "target", case)
+    for number, expected in enumerate((frame["y"][:half], frame["y"][half:])):
+        filled = pd.read_csv(tmp_path / "target" / f"{number}.csv", sep=";", decimal=",")
+        assert filled["y"].tolist() == expected.tolist()
+
+
 def test_series_without_times_follow_the_order_of_the_parts(tmp_path: Path, case: Case) -> None:
     values = sensors()[["x", "y", "z", "count"]].iloc[:136]
     (tmp_path / "source").mkdir()

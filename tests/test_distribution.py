@@ -65,6 +65,21 @@ def test_exact_crps_is_the_limit_of_the_sample_formula(seed: int, truth: float) 
         assert exact[cell] == pytest.approx(estimate, abs=5e-3)
 
 
+def test_masses_that_do_not_sum_to_one_change_no_score() -> None:
+    whole = random_distribution(3)
+    short = BinDistribution(0.98 * whole.probs, whole.low, whole.step)
+    truth = torch.linspace(-3, 5, 5, dtype=torch.float64)
+    torch.testing.assert_close(short.crps(truth), whole.crps(truth))
+    torch.testing.assert_close(short.cdf(truth), whole.cdf(truth))
+
+
+def test_a_known_constant_is_a_step() -> None:
+    low = torch.full((3,), 5.0, dtype=torch.float64)
+    constant = BinDistribution(random_distribution(0).probs[:3], low, torch.zeros_like(low))
+    points = torch.tensor([4.9, 5.0, 5.2], dtype=torch.float64)
+    assert constant.cdf(points).tolist() == [0.0, 1.0, 1.0]
+
+
 @pytest.mark.parametrize(("first", "mass"), [(58, 0.3), (40, 0.45)])
 def test_half_precision_masses_do_not_spoil_the_spread(first: int, mass: float) -> None:
     probs = torch.zeros(1, 60, dtype=torch.float16)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mdtim.atomic import atomic_path
-from mdtim.files import read_frame, unpack, write_frame
+from mdtim.files import read_frame, read_styled, unpack, write_frame
 
 TEXT_SUFFIXES = [".csv", ".tsv", ".txt", ".csv.gz", ".csv.bz2", ".csv.xz", ".csv.zst", ".CSV"]
 
@@ -74,8 +74,8 @@ def test_unfilled_cells_are_the_same_text_after_reading_and_writing(folder):
         "1,01.02.2020 00:20,010,False,,2,1e-07,FR\n"
         "2,01.02.2020 00:30,100,,-3,3,,None\n"
     )
-    frame = read_frame(write(folder, text))
-    write_frame(frame, folder / "again.csv")
+    frame, style = read_styled(write(folder, text))
+    write_frame(frame, folder / "again.csv", style)
     assert (folder / "again.csv").read_text() == text
     assert frame["count"].dtype == "Int64"
     assert frame["level"].dtype == np.float64

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,8 @@ from sklearn.preprocessing import StandardScaler
 
 from conftest import tiny_config, waves
 from mdtim import Imputation, ImputationWarning, MDTIMImputer, ModelConfig
+from mdtim.lessons import TrainingData
+from mdtim.training import Trainer
 
 
 def imputer(**options: object) -> MDTIMImputer:
@@ -159,9 +162,35 @@ def test_a_fit_that_was_interrupted_goes_on_from_its_checkpoint(
 ) -> None:
     whole = imputer(changes={"max_steps": 6}).fit(gappy)
     folder = tmp_path / "run"
+    folder.mkdir()  # empty, so that there is nothing to go on from
     imputer(changes={"max_steps": 6}, checkpoint=folder, checkpoint_every=4).fit(gappy)
     again = imputer(changes={"max_steps": 6}, checkpoint=folder, checkpoint_every=4).fit(gappy)
     assert np.array_equal(again.transform(gappy), whole.transform(gappy))
+
+
+def test_cells_that_score_a_small_table_are_never_shown_to_training(
+    gappy: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[TrainingData] = []
+
+    class Watched(Trainer):
+        def __init__(self, network: Any, config: Any, data: Any, seed: int) -> None:
+            seen.append(data)
+            super().__init__(network, config, data, seed)
+
+    monkeypatch.setattr("mdtim.fitting.Trainer", Watched)
+    small, large = imputer().fit(gappy[:30]), imputer().fit(gappy)
+    assert not small.report_.held_out
+    assert large.report_.held_out
+    (tight, roomy) = seen
+    assert roomy.taught is None
+    assert tight.taught is not None
+    windows = tight.validation
+    shown = tight.taught.gather(windows.starts, windows.ends, windows.length).observed_BTV
+    known = tight.series.gather(windows.starts, windows.ends, windows.length).observed_BTV
+    assert tight.hidden_WTV.any()
+    assert not (shown & tight.hidden_WTV).any()
+    assert torch.equal(shown, known & ~tight.hidden_WTV)
 
 
 def test_series_shorter_and_longer_than_the_window_are_filled(gappy: np.ndarray) -> None:

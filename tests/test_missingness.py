@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -79,6 +81,17 @@ def test_points_and_runs_hide_the_asked_share_of_known_cells_only(rate: float, s
     observed = generator.random((120, 3)) < 0.8
     hidden = missingness.points_and_runs(observed, np.array([0, 50, 120]), rate, generator)
     assert hidden.sum() == int(rate * observed.sum())
+    assert not (hidden & ~observed).any()
+
+
+def test_points_and_runs_are_soon_found_in_a_table_of_almost_nothing() -> None:
+    generator = np.random.default_rng(0)
+    observed = np.zeros((100_000, 10), dtype=bool)
+    observed.flat[generator.choice(observed.size, size=30, replace=False)] = True
+    began = time.monotonic()
+    hidden = missingness.points_and_runs(observed, np.array([0, 100_000]), 0.5, generator)
+    assert time.monotonic() - began < 5  # it was a minute
+    assert hidden.sum() == 15
     assert not (hidden & ~observed).any()
 
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from gpu_cases import mlp_errors, needs_cuda, run_python
-from mdtim import mlp_products
-from mdtim.mlp_products import BACKWARD_TILES, FORWARD_TILES, Tiles
+from mdtim.bench import mlp_products
+from mdtim.bench.mlp_products import BACKWARD_TILES, FORWARD_TILES, Tiles
 
 INTERPRETED = """
 import json
 import torch
 from triton.runtime import interpreter
 from gpu_cases import mlp_errors
-from mdtim.mlp_products import Tiles
+from mdtim.bench.mlp_products import Tiles
 
 patch = interpreter._patch_lang_tensor
 def read_bounds(tensor, scope):
@@ -45,9 +45,15 @@ def test_the_kernels_agree_with_the_definition_when_interpreted() -> None:
         assert max(errors.values()) < 1e-3, errors
 
 
-def test_a_cpu_and_odd_widths_are_not_for_these_kernels() -> None:
-    assert not mlp_products.fits(torch.zeros(3, 256, dtype=torch.bfloat16), 1024)
-    assert not mlp_products.fits(torch.zeros(3, 96, dtype=torch.bfloat16), 384)
+def test_a_cpu_and_odd_widths_are_not_for_these_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.zeros(3, 256, dtype=torch.bfloat16)
+    assert not mlp_products.fits(rows, 1024)
+    monkeypatch.setattr(mlp_products, "HAS_TRITON", True)
+    monkeypatch.setattr(mlp_products, "_has_tensor_descriptors", lambda device: True)
+    assert mlp_products.fits(rows, 1024)
+    assert not mlp_products.fits(rows[:, :96], 384)
+    assert not mlp_products.fits(rows, 1000)
+    assert not mlp_products.fits(rows.float(), 1024)
 
 
 @pytest.mark.gpu

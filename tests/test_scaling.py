@@ -39,6 +39,14 @@ def test_one_absurd_reading_does_not_decide_the_scale() -> None:
     assert Standardizer.fit(spoiled).std[0] < 2 * Standardizer.fit(numbers).std[0]
 
 
+def test_a_fill_value_beyond_float32_stays_a_number() -> None:
+    values = np.full((100, 1), 9.96921e36)  # netCDF's mark for a missing cell
+    values[:90, 0] = 0.01 + 0.003 * np.sin(np.arange(90))
+    standardized = Standardizer.fit(values).forward(values)
+    assert np.isfinite(standardized).all()
+    assert np.isfinite(np.square(standardized)).all()
+
+
 def test_constant_and_unseen_columns_are_told_apart() -> None:
     values = np.column_stack([np.full(9, 5.0), np.full(9, np.nan), np.arange(9.0)])
     values[3, 0] = np.nan

@@ -21,7 +21,7 @@ from mdtim.service.protocol import Failed, Task
 from mdtim.service.results import write_result
 from mdtim.service.schemas import FillChoices, TableChoices
 from mdtim.service.settings import Limits
-from mdtim.service.uploads import read_table, read_upload, source_suffix
+from mdtim.service.uploads import _check_text, read_table, read_upload, source_suffix
 from mdtim.service.worker import perform
 
 LIMITS = Limits(rows=1_000, columns=20, cells=5_000, unpacked_bytes=100_000)
@@ -190,6 +190,14 @@ def test_times_far_apart_are_refused_when_they_mean_too_many_steps() -> None:
     frame = pd.DataFrame({"time": pd.to_datetime(times, format="mixed"), "a": [1.0, 2, 3, 4]})
     with pytest.raises(ValueError, match="10,801 steps"):
         read_table(frame, {"freq": "s"}, LIMITS)
+
+
+@pytest.mark.parametrize("above", ["", "# made by hand\n", "\n\n", "\ufeff# both\r\n\r\n"])
+def test_columns_are_counted_in_the_header_whatever_is_above_it(tmp_path: Path, above: str) -> None:
+    header = ",".join(f"c{number}" for number in range(600))
+    (tmp_path / "wide.csv").write_text(f"{above}{header}\n" + ",".join(["1"] * 600) + "\n")
+    with pytest.raises(ValueError, match="600 columns, the limit is 20"):
+        _check_text(tmp_path / "wide.csv", LIMITS)
 
 
 def test_a_preview_describes_columns_gaps_and_time() -> None:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from mdtim.cli import app
 from mdtim.files import read_styled, write_frame
+from mdtim.table import Table
 from mdtim.text_tables import TextStyle
 
 STYLES = [
@@ -62,6 +63,43 @@ def test_where_no_number_has_a_comma_the_decimal_sign_is_a_point(tmp_path: Path)
     assert style == TextStyle(";", ".")
 
 
+def test_a_file_with_another_suffix_has_the_separator_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("t\tx\n1\t2.5\n")
+    frame, style = read_styled(tmp_path / "a.tsv")
+    write_frame(frame, tmp_path / "a.csv", style)
+    assert (tmp_path / "a.csv").read_text() == "t,x\n1,2.5\n"
+
+
+def test_a_column_without_a_name_is_told_from_one_with_a_name_like_it(tmp_path: Path) -> None:
+    for text in (",Unnamed: 0,x\n0,10,2.5\n1,11,3.5\n", "x,Unnamed: 1\n1.5,a\n", ",,x\n1,2,3\n"):
+        (tmp_path / "table.csv").write_text(text)
+        frame, style = read_styled(tmp_path / "table.csv")
+        assert frame.shape[1] == text.partition("\n")[0].count(",") + 1
+        write_frame(frame, tmp_path / "again.csv", style)
+        assert (tmp_path / "again.csv").read_text() == text
+
+
+def test_a_name_may_hold_a_line_break(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text('time,"level\nin m"\n1,2.5\n2,3.5\n')
+    frame, _ = read_styled(tmp_path / "table.csv")
+    assert list(frame.columns) == ["time", "level\nin m"]
+    assert len(frame) == 2
+
+
+def test_line_ends_are_those_of_a_header_with_a_sharp(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_bytes(b"# made by hand\r\n#t,x\r\n1,2.5\r\n")
+    _, style = read_styled(tmp_path / "table.csv")
+    assert style is not None
+    assert style.line_end == "\r\n"
+
+
+def test_one_word_does_not_hide_a_column_of_decimal_commas(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("n;level\n1;1,5\n2;n.d.\n3;2,5\n4;\n")
+    frame, _ = read_styled(tmp_path / "table.csv")
+    with pytest.raises(ValueError, match=r"mixes numbers and text: row 1 holds 'n\.d\.'"):
+        Table.read(frame)
+
+
 def test_a_tsv_has_tabs_and_points_whatever_the_table_came_from(tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": [1.5]})
     write_frame(frame.assign(b=2.5), tmp_path / "t.tsv", TextStyle(";", ",", "latin-1", "\r\n"))
@@ -74,7 +112,7 @@ def test_what_is_no_text_has_no_style(tmp_path: Path, suffix: str) -> None:
     assert read_styled(tmp_path / f"t{suffix}")[1] is None
 
 
-def test_the_command_leaves_every_known_cell_as_the_file_wrote_it(tmp_path: Path) -> None:
+def test_the_command_leaves_every_known_value_and_the_style_of_the_file(tmp_path: Path) -> None:
     steps = np.arange(60)
     lines = [
         f"01.{step % 12 + 1:02d}.{2020 + step // 12};{comma(np.sin(step / 5))};{step}"

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +11,7 @@ import torch
 
 from conftest import tiny_config
 from gpu_cases import needs_cuda
+from mdtim.interruption import held_back
 from mdtim.optimization import MovingAverage
 from mdtim.training import Progress, Trainer
 from training_cases import trainer
@@ -77,6 +81,47 @@ def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
         record.step for record in second.progress.history
     ]
     assert whole.progress.best_step == second.progress.best_step
+
+
+def test_ctrl_c_inside_a_step_lets_it_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config(max_steps=8, validate_every=2)
+    whole = trainer(config)
+    whole.run()
+    first = trainer(config)
+    step = first.optimizer.step
+
+    def press_in_the_fifth() -> None:
+        step()
+        if first.progress.step == 4:
+            signal.raise_signal(signal.SIGINT)  # the weights have moved, their average has not
+
+    monkeypatch.setattr(first.optimizer, "step", press_in_the_fifth)
+    assert first.run(checkpoint=tmp_path / "run") == "interrupted"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    second = trainer(config)
+    second.resume(tmp_path / "run")
+    assert second.progress.step == 5
+    second.run()
+    assert same(weights(whole), weights(second))
+
+
+def test_a_second_ctrl_c_is_not_held_back() -> None:
+    with held_back() as was_pressed:
+        assert not was_pressed()
+        signal.raise_signal(signal.SIGINT)
+        assert was_pressed()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_where_nothing_is_held_out_the_last_weights_are_kept() -> None:
+    run = trainer(tiny_config(max_steps=6, validate_every=2))
+    run.data = replace(run.data, hidden_WTV=torch.zeros_like(run.data.hidden_WTV))
+    before = weights(run)
+    assert math.isnan(run.data.error(run.predictor()))
+    run.run(validate_first=True)
+    assert run.progress.best_step == 6
+    assert not same(before, weights(run))
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,7 +48,8 @@ def test_training_and_validation_share_no_row_unless_nothing_can_be_spared(
     sizes: list[int], length: int, seed: int
 ) -> None:
     offsets = offsets_of(sizes)
-    training, validation = hold_out(offsets, length, 0.2, np.random.default_rng(seed))
+    everything = np.ones(offsets[-1], dtype=bool)
+    training, validation = hold_out(everything, offsets, length, 0.2, np.random.default_rng(seed))
     assert len(training) > 0
     assert len(validation) > 0
     if set(validation.starts) <= set(training.starts):
@@ -61,6 +63,15 @@ def test_training_and_validation_share_no_row_unless_nothing_can_be_spared(
         for part in (training, validation)
     ]
     assert not rows[0] & rows[1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_block_is_held_out_in_which_nothing_is_observed(seed: int) -> None:
+    observed = np.arange(960) >= 600
+    _, validation = hold_out(observed, offsets_of([960]), 48, 0.2, np.random.default_rng(seed))
+    assert len(validation) == round(0.2 * 8)  # blocks of 48 with a row from 600 on
+    for start, end in zip(validation.starts, validation.ends, strict=True):
+        assert observed[start:end].any()
 
 
 @given(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mdtim.panel import BoolArray, FloatArray
 
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 _NUMBERS = frozenset({"integer", "floating", "mixed-integer-float"})
 
 
@@ -251,6 +252,11 @@ def _is_numeric(series: pd.Series[Any]) -> bool:
     return series.dtype.kind in "iuf"
 
 
+def _is_decimal_comma(cell: Any) -> bool:
+    """Whether a cell is a number with a comma: such columns are read if nothing else is in them."""
+    return isinstance(cell, str) and _DECIMAL_COMMA.fullmatch(cell.strip()) is not None
+
+
 def _refuse_mixture(series: pd.Series[Any], name: str) -> None:
     """Refuse text that is numbers for the most part: one bad cell must not hide a column."""
     inferred = pd.api.types.infer_dtype(series, skipna=True)
@@ -262,6 +268,8 @@ def _refuse_mixture(series: pd.Series[Any], name: str) -> None:
         return
     cells = pd.Series(uniques, dtype=object)
     number_cells = pd.to_numeric(cells, errors="coerce").notna().to_numpy()
+    with_comma = np.array([_is_decimal_comma(cell) for cell in cells], dtype=bool)
+    number_cells = number_cells | with_comma
     rows = np.flatnonzero(codes >= 0)
     number_rows = number_cells[codes[rows]]
     if rows.size and not number_rows.all() and 2 * number_rows.sum() >= rows.size:

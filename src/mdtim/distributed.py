@@ -2,7 +2,7 @@
 
 `torchrun` starts the ranks and says so in the environment. The batch of a step is a function of
 (seed, step); each rank draws all of it and takes its own windows, and the gradients are added up.
-So the number of ranks changes nothing but the order of additions.
+So the number of ranks changes nothing but the order of additions, and what dropout drops.
 """
 
 from __future__ import annotations

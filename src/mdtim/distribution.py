@@ -120,11 +120,14 @@ class BinDistribution:
         position = (points.double() - self.low[..., None]) / step[..., None] + 0.5
         index = position.floor().clamp(0, probs.shape[-1] - 1).long()
         inside = (position - index).clamp(0, 1)
-        return before.gather(-1, index) + inside * probs.gather(-1, index)
+        spread = before.gather(-1, index) + inside * probs.gather(-1, index)
+        is_constant = (self.step == 0)[..., None]
+        return torch.where(is_constant, (points >= self.low[..., None]).double(), spread)
 
     def crps(self, truth: Tensor) -> Tensor:
         """(...,) continuous ranked probability score, in the units of the data."""
         probs = self.probs.double()
+        probs = probs / probs.sum(-1, keepdim=True)
         after = probs.cumsum(-1)
         before = after - probs
         position = self._position(truth)

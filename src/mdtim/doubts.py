@@ -88,12 +88,18 @@ def of_series(panel: Panel, standardizer: Standardizer) -> None:
 
 
 def of_the_fit(report: FitReport) -> None:
-    """A fit that is not worth its while."""
+    """A fit that is not worth its while, or of which nothing tells whether it is."""
+    if report.validation_mae is None and report.steps:
+        _warn(
+            "no observed cell could be held out: the error is not known, and intervals are not "
+            "calibrated; give more data, or a shorter window"
+        )
     if report.validation_mae is not None and not report.better_than_linear:
+        advice = "train longer" if report.steps else "train on this table (adapt=True)"
         _warn(
             f"on held-out cells the model's error ({report.validation_mae:.3g}) is not below that "
-            f"of linear interpolation ({report.linear_mae:.3g}); train on this table (adapt=True) "
-            "or longer, give more data, or interpolate"
+            f"of linear interpolation ({report.linear_mae:.3g}); {advice}, give more data, or "
+            "interpolate"
         )
 
 

@@ -65,10 +65,15 @@ def read_styled(path: str | os.PathLike[str]) -> tuple[pd.DataFrame, TextStyle |
         return decode_frame(file, path)
 
 
-def decode_frame(file: Any, path: str | os.PathLike[str]) -> tuple[pd.DataFrame, TextStyle | None]:
+def decode_frame(
+    file: Any, path: str | os.PathLike[str], *, has_decimal_commas: bool = False
+) -> tuple[pd.DataFrame, TextStyle | None]:
     """Read a table from an open file of bytes, and the style of its text, if it is text.
 
-    The path tells the format and is named in errors.
+    Parameters
+    ----------
+    path : tells the format and is named in errors
+    has_decimal_commas : whether other text of the same making has them
     """
     style = None
     form, compression = table_suffixes(path)
@@ -79,7 +84,10 @@ def decode_frame(file: Any, path: str | os.PathLike[str]) -> tuple[pd.DataFrame,
             with _unpacked(file, compression, "rb") as plain:
                 raw = plain.read()
             separator = "\t" if form == ".tsv" else None
-            frame, style = parse_text(raw, separator, Path(path))
+            frame, style = parse_text(
+                raw, separator, Path(path), has_decimal_commas=has_decimal_commas
+            )
+            style = style._replace(suffix=form)
     if frame.empty:
         raise ValueError(f"{path} holds a header but no rows; expected at least one")
     return frame, style
@@ -108,7 +116,8 @@ def write_frame(
 
     Parameters
     ----------
-    style : of the text that the table came from; None for UTF-8 with commas, or tabs by suffix
+    style : of the text that the table came from; None for UTF-8 with commas, or tabs by suffix.
+        A file with another suffix than that one has the separator of its own.
     """
     path = Path(path).expanduser()
     table_suffixes(path)
@@ -126,8 +135,8 @@ def encode_frame(
         return
     if style is None:
         style = TextStyle(_SEPARATORS[form])
-    elif form == ".tsv":
-        style = style._replace(separator="\t", decimal=".")
+    elif style.suffix != form:  # another suffix announces another text
+        style = style._replace(separator=_SEPARATORS[form], decimal=".")
     with _unpacked(file, compression, "wb") as packed:
         write_text(frame, packed, style)
 

@@ -61,7 +61,7 @@ class FitReport:
     coverage90: float | None
     """Share of the validation cells inside their 90 % interval."""
     held_out: bool
-    """False: the table was too small to spare rows, so validation saw the training windows."""
+    """Whether whole windows were: else, in a table too small to spare any, single cells were."""
 
     @classmethod
     def nothing_to_learn(cls) -> FitReport:
@@ -110,7 +110,8 @@ def fit_network(
     if not config.training.max_steps:
         validation_share = max(validation_share, SHARE_WITHOUT_TRAINING)
         max_cells = MAX_CELLS_WITHOUT_TRAINING
-    training, validation = hold_out(panel.offsets, window, validation_share, generator)
+    observed_N = np.asarray(observed.any(axis=1))
+    training, validation = hold_out(observed_N, panel.offsets, window, validation_share, generator)
     limit = max_cells // (window * len(panel.variates))
     limit = max(MIN_VALIDATION_WINDOWS, min(limit, MAX_VALIDATION_WINDOWS))
     if len(validation) > limit:
@@ -120,6 +121,7 @@ def fit_network(
     hidden_NV &= _inner_rows(validation, panel.offsets)[:, None]
     # What interpolation would say, the hidden cells not known; only the stack looks at it.
     shown = np.where(hidden_NV, np.nan, standardized.astype(np.float64))
+    shares_rows = _overlaps(training, validation)
     line = linear(shown, panel.offsets)
     series = DeviceSeries.put(standardized, device, line)
     held = DeviceWindows.put(validation, device)
@@ -135,6 +137,7 @@ def fit_network(
             _joint_share(observed),
         ),
         config.training.batch_size,
+        DeviceSeries.put(shown.astype(np.float32), device) if shares_rows else None,
     )
     network = pretrained
     if network is None:
@@ -148,7 +151,7 @@ def fit_network(
     if config.training.max_steps:
         config = replace(config, training=config.training.limited_to(training))
         trainer = Trainer(network, config, data, seed)
-        if checkpoint is not None and checkpoint.exists():
+        if checkpoint is not None and (checkpoint / "config.json").exists():
             trainer.resume(checkpoint)
         ended = trainer.run(
             max_seconds=max_seconds,
@@ -171,7 +174,7 @@ def fit_network(
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         **scores,
         linear_mae=_linear_mae(standardized, line, hidden_NV),
-        held_out=len(validation) > 0 and not _overlaps(training, validation),
+        held_out=len(validation) > 0 and not shares_rows,
     )
     return network, corrections, report
 

@@ -67,15 +67,12 @@ class Imputation:
     @property
     def num_missing(self) -> int:
         """Missing cells of the caller's rows; steps that the table skips are not among them."""
-        return self._count(self.missing)
+        return self.table.count(self.missing)
 
     @property
     def num_filled(self) -> int:
         """Those that were filled."""
-        return self._count(self.missing & ~np.isnan(self._panel(self.cells.filled)))
-
-    def _count(self, chosen_NV: BoolArray) -> int:
-        return int(np.asarray(self.table.arrange(chosen_NV.astype(np.float64))).sum())
+        return self.table.count(self.missing & ~np.isnan(self._panel(self.cells.filled)))
 
     def _panel(self, cells: FloatArray, observed: FloatArray | None = None) -> FloatArray:
         """(N, V) one number per filled cell, the known values (or `observed`) elsewhere."""

@@ -6,6 +6,7 @@ B windows, T steps, V variates, C cells.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -91,6 +92,9 @@ class TrainingData:
     """bool, on the device: the observed cells of each validation window that are hidden from it."""
     masks: MaskMix
     batch_size: int
+    taught: DeviceSeries | None = None
+    """What training windows are drawn from, where it is less than the series: without the hidden
+    cells, if they lie in training windows too."""
 
     @property
     def device(self) -> torch.device:
@@ -118,20 +122,24 @@ class TrainingData:
         """Random training windows, each hidden at its own rate."""
         windows, size = self.training, self.batch_size
         chosen = torch.randint(len(windows), (size,), generator=generator, device=self.device)
-        batch = self.series.gather(windows.starts[chosen], windows.ends[chosen], windows.length)
+        taught = self.series if self.taught is None else self.taught
+        batch = taught.gather(windows.starts[chosen], windows.ends[chosen], windows.length)
         time_B = stratified_times(size, generator)
         shape = (size, windows.length, batch.values_BTV.shape[2])
         hidden_BTV = self.masks.draw(mask_rate(time_B), shape, generator)
         return Lesson(batch.values_BTV, batch.observed_BTV, hidden_BTV, time_B, network.relations)
 
     def error(self, predictor: Predictor) -> float:
-        """Mean absolute error over the hidden validation cells, in standardized units."""
+        """Mean absolute error over the hidden validation cells, in standardized units.
+
+        NaN where there are none.
+        """
         total = torch.zeros((), dtype=torch.float64, device=predictor.device)
         count = 0
         for cells in validation_cells(predictor, self):
             total += (predictor.filled(predictor.stacked(cells.said)) - cells.truth).abs().sum()
             count += len(cells.truth)
-        return float(total / max(count, 1))
+        return float(total / count) if count else math.nan
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,8 @@ import numpy as np
 from mdtim.panel import BoolArray, IntArray
 
 Shape = tuple[int, int, int]
+RATES = (0.3, 0.5, 0.7)
+"""Shares of the cells that the paper hides."""
 
 
 def _check_rate(rate: float) -> None:
@@ -102,6 +104,10 @@ def value_dependent(
     return hidden.reshape(values.shape)
 
 
+SPARSE = 0.01
+"""Share of observed cells below which a table counts as sparse."""
+
+
 def points_and_runs(
     observed: BoolArray,
     offsets: IntArray,
@@ -132,11 +138,17 @@ def points_and_runs(
         return hidden
     stops = np.repeat(offsets[1:], np.diff(offsets))
     num_rows, num_variates = observed.shape
+    # Where little is observed, runs begin at cells that are: few others would meet one.
+    known = np.flatnonzero(observed) if observed.mean() < SPARSE else None
+    num_hidden = 0
     # Runs overshoot by less than one run; the surplus is shown again below.
-    while hidden.sum() < target // 2:
-        count = max((target // 2 - int(hidden.sum())) // 8, 1)
-        rows = generator.integers(num_rows, size=count)
-        columns = generator.integers(num_variates, size=count)
+    while num_hidden < target // 2:
+        count = max((target // 2 - num_hidden) // 8, 1)
+        if known is None:
+            rows = generator.integers(num_rows, size=count)
+            columns = generator.integers(num_variates, size=count)
+        else:
+            rows, columns = divmod(generator.choice(known, size=count), num_variates)
         if gap_lengths is not None and len(gap_lengths):
             lengths = generator.choice(gap_lengths, size=count)
         else:
@@ -145,9 +157,11 @@ def points_and_runs(
         lengths = np.minimum(lengths, max(target // 4, 1))
         for row, column, length in zip(rows, columns, lengths, strict=True):
             end = min(row + length, stops[row])
-            hidden[row:end, column] |= observed[row:end, column]
+            new = observed[row:end, column] & ~hidden[row:end, column]
+            hidden[row:end, column] |= new
+            num_hidden += int(new.sum())
     left = np.flatnonzero(observed & ~hidden)
-    missing_count = target - int(hidden.sum())
+    missing_count = target - num_hidden
     if missing_count > 0:
         hidden.flat[generator.choice(left, size=missing_count, replace=False)] = True
     elif missing_count < 0:

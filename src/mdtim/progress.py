@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,5 +78,6 @@ def filling_progress(wanted: bool | str | Listener) -> OnWindows | None:
 
 
 def _words(progress: Progress) -> str:
-    mae = f", validation MAE {progress.best_mae:.4f}" if progress.history else ""
+    known = progress.history and math.isfinite(progress.best_mae)
+    mae = f", validation MAE {progress.best_mae:.4f}" if known else ""
     return f"step {progress.step}{mae}"

@@ -13,6 +13,7 @@ from mdtim.panel import BoolArray, FloatArray
 # other units then gives the very same numbers to the network, so the result moves with the data.
 RESOLUTION = 2.0**-16
 _ANY = float(np.finfo(np.float64).max)
+_FARTHEST = 2.0**60  # a square of it is a number in float32
 REASON = 50.0
 """Times the span of a column's middle 90 % that a reading may lie outside of it to count."""
 AT_BOUND = 0.03
@@ -74,7 +75,7 @@ class Standardizer:
 
     def forward(self, values: FloatArray) -> NDArray[np.float32]:
         """Standardize (N, V) values; NaN stays NaN."""
-        standardized = (values - self.mean) / self.std
+        standardized = np.clip((values - self.mean) / self.std, -_FARTHEST, _FARTHEST)
         return (np.round(standardized / RESOLUTION) * RESOLUTION).astype(np.float32)
 
     def back(self, standardized: FloatArray, variates: NDArray[np.int64]) -> FloatArray:

@@ -122,6 +122,10 @@ class Table(ABC):
         """Steps of the panel that no row of the restored table stands for."""
         return 0
 
+    def count(self, chosen_NV: BoolArray) -> int:
+        """How many cells of the caller's rows are chosen; steps that it skips have none."""
+        return int(np.asarray(self.arrange(chosen_NV.astype(np.float64))).sum())
+
     @abstractmethod
     def restore(self, values: FloatArray) -> Any:
         """Give the caller's table back with its missing cells taken from `values`.

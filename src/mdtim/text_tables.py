@@ -26,7 +26,7 @@ NULLABLE = {
 }
 """Types of integers that may be missing, by Arrow's."""
 _MARK = b"\xef\xbb\xbf"
-_UNNAMED = re.compile(r"Unnamed: \d+")
+SEPARATORS = ",;\t|"
 
 
 class TextStyle(NamedTuple):
@@ -36,53 +36,91 @@ class TextStyle(NamedTuple):
     decimal: str = "."
     encoding: str = "utf-8"
     line_end: str = "\n"
+    unnamed: tuple[str, ...] = ()
+    """Columns without a name in the file, by the names they have in the table."""
+    suffix: str = ".csv"
+    """Of the file, without that of a compression."""
 
 
-def parse_text(raw: bytes, separator: str | None, path: Path) -> tuple[pd.DataFrame, TextStyle]:
+def parse_text(
+    raw: bytes, separator: str | None, path: Path, *, has_decimal_commas: bool = False
+) -> tuple[pd.DataFrame, TextStyle]:
     """Read a table, and the style of its text.
 
     Parameters
     ----------
     separator : None to tell it by the header
     path : to be named in errors
+    has_decimal_commas : whether other text of the same making has them
     """
     raw, encoding = _as_utf8(raw, path)
-    raw = _without_comments(raw.lstrip(b"\r\n"))
-    if not raw.strip():
-        raise ValueError(f"{path} is empty; expected a table with a header")
-    line = raw.partition(b"\n")[0].decode("utf-8")
+    line, body = _header(_without_comments(raw.lstrip(b"\r\n")))
     line_end = "\r\n" if line.endswith("\r") else "\n"
     line = line.rstrip("\r")
+    if not line.strip():
+        raise ValueError(f"{path} is empty; expected a table with a header")
     separator = separator or _separator(line)
-    header = next(csv.reader([line], delimiter=separator))
+    header = next(csv.reader(io.StringIO(line, newline=""), delimiter=separator))
     repeated = sorted({name for name in header if name and header.count(name) > 1})
     if repeated:
         raise ValueError(f"{path} has several columns called {', '.join(repeated)}; rename them")
+    names = _column_names(header)
+    cells = _read_cells(body, names, separator, path)
+    decimal_comma = separator == ";"
+    # Where one column has decimal commas, dots between groups of three digits are no decimals.
+    grouped = decimal_comma and (has_decimal_commas or any(map(_has_decimal_commas, cells)))
+    columns = {
+        name: _typed(column, decimal_comma, grouped)
+        for name, column in zip(names, cells, strict=True)
+    }
+    unnamed = tuple(name for name, said in zip(names, header, strict=True) if not said)
+    style = TextStyle(separator, "," if grouped else ".", encoding, line_end, unnamed)
+    return pd.DataFrame(columns), style
+
+
+def _read_cells(body: bytes, names: list[str], separator: str, path: Path) -> list[pa.ChunkedArray]:
+    """All columns as text."""
     # Where there is one column, an empty line is a missing cell; at the end it is only an end.
-    is_single = len(header) == 1
+    is_single = len(names) == 1
+    if is_single:
+        body = body.rstrip(b"\r\n") + b"\n" if body.strip(b"\r\n") else b""
+    if not body.strip(b"\r\n"):
+        return [pa.chunked_array([], pa.string()) for _ in names]
     table = pa.csv.read_csv(
-        pa.py_buffer(raw.rstrip(b"\r\n") + b"\n" if is_single else raw),
-        read_options=pa.csv.ReadOptions(column_names=_column_names(header), skip_rows=1),
+        pa.py_buffer(body),
+        read_options=pa.csv.ReadOptions(column_names=names),
         parse_options=pa.csv.ParseOptions(
             delimiter=separator, newlines_in_values=True, ignore_empty_lines=not is_single
         ),
         convert_options=pa.csv.ConvertOptions(
-            column_types=dict.fromkeys(_column_names(header), pa.string()),
+            column_types=dict.fromkeys(names, pa.string()),
             null_values=[""],
             strings_can_be_null=True,
         ),
     )
     last = [str(column[-1]) for column in table.columns] if table.num_rows else []
-    if raw.count(b'"') % 2 and any("\n" in cell for cell in last):
+    if body.count(b'"') % 2 and any("\n" in cell for cell in last):
         raise ValueError(f"{path} opens a quote that never ends; close it or remove it")
-    columns = dict(zip(table.column_names, table.columns, strict=True))
-    decimal_comma = separator == ";"
-    # Where one column has decimal commas, dots between groups of three digits are no decimals.
-    grouped = decimal_comma and any(_has_decimal_commas(column) for column in columns.values())
-    frame = pd.DataFrame(
-        {name: _typed(column, decimal_comma, grouped) for name, column in columns.items()}
-    )
-    return frame, TextStyle(separator, "," if grouped else ".", encoding, line_end)
+    columns: list[pa.ChunkedArray] = table.columns
+    return columns
+
+
+def header_line(raw: bytes, path: Path) -> str:
+    """The header at the beginning of a file, of which `raw` may be the first part alone."""
+    raw, _ = _as_utf8(raw[: len(raw) // 2 * 2], path)  # two bytes a letter in UTF-16
+    return _header(_without_comments(raw.lstrip(b"\r\n")))[0]
+
+
+def _header(raw: bytes) -> tuple[str, bytes]:
+    """The first line, or more where a name in quotes goes on, and what is below."""
+    end = raw.find(b"\n")
+    quotes = raw.count(b'"', 0, end) if end >= 0 else 0
+    while quotes % 2 and (after := raw.find(b"\n", end + 1)) >= 0:
+        quotes += raw.count(b'"', end, after)
+        end = after
+    if quotes % 2:  # a quote that never ends
+        end = raw.find(b"\n")
+    return (raw if end < 0 else raw[:end]).decode("utf-8"), b"" if end < 0 else raw[end + 1 :]
 
 
 def write_text(frame: pd.DataFrame, file: Any, style: TextStyle) -> None:
@@ -90,7 +128,7 @@ def write_text(frame: pd.DataFrame, file: Any, style: TextStyle) -> None:
 
     A time index or a named one becomes the first column, numbering does not.
     """
-    header = ["" if _UNNAMED.fullmatch(str(name)) else str(name) for name in frame.columns]
+    header = ["" if name in style.unnamed else str(name) for name in frame.columns]
     is_time = isinstance(frame.index, (pd.DatetimeIndex, pd.PeriodIndex))
     label = "time" if is_time and frame.index.name is None and "time" not in header else None
     text = io.TextIOWrapper(file, encoding=style.encoding, newline="")
@@ -123,7 +161,7 @@ def _without_comments(raw: bytes) -> bytes:
         names, cells = (next(csv.reader([text], delimiter=sign), []) for text in (told, below))
         has_numbers = any(re.fullmatch(r"\s*[+-]?[\d.]+\s*", cell) for cell in cells)
         if has_numbers and len(names) == len(cells) > 1:
-            return told.encode() + b"\n" + rest
+            return told.encode() + (b"\r\n" if line.endswith(b"\r") else b"\n") + rest
         raw = rest.lstrip(b"\r\n")
     return raw
 
@@ -148,11 +186,20 @@ def _as_utf8(raw: bytes, path: Path) -> tuple[bytes, str]:
 
 def _separator(line: str) -> str:
     """Tell the separator by which the header falls into the most columns."""
-    return max(",;\t|", key=lambda sign: len(next(csv.reader([line], delimiter=sign))))
+    line = " ".join(line.split("\n"))  # a line break in a name is no end
+    return max(SEPARATORS, key=lambda sign: len(next(csv.reader([line], delimiter=sign))))
 
 
 def _column_names(header: list[str]) -> list[str]:
-    return [name or f"Unnamed: {position}" for position, name in enumerate(header)]
+    """The names, and made up ones that no other column has where there is none."""
+    names = []
+    for position, name in enumerate(header):
+        made_up, number = f"Unnamed: {position}", 0
+        while not name and made_up in header:
+            number += 1
+            made_up = f"Unnamed: {position}.{number}"
+        names.append(name or made_up)
+    return names
 
 
 def _has_decimal_commas(column: pa.ChunkedArray) -> bool:

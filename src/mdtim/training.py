@@ -1,7 +1,8 @@
 """The training loop: windows from the device, hide cells, predict them, keep the best weights.
 
 Every random number of step n comes from generators seeded with (seed, n), so a resumed run draws
-exactly what an uninterrupted one would have drawn, and several ranks what one would have.
+exactly what an uninterrupted one would have drawn, and several ranks what one would have, but for
+dropout.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from mdtim.config import ModelConfig
 from mdtim.diffusion import masked_loss, tokenize
 from mdtim.distributed import RankLost, Ranks
 from mdtim.inference import Predictor
+from mdtim.interruption import held_back
 from mdtim.lessons import Source
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.optimization import MovingAverage, Optimizer
@@ -141,13 +143,18 @@ class Trainer:
         if validate_first and self.progress.step == 0:
             self._validate(math.nan)
         self.network.train()
-        with torch.random.fork_rng(devices=self._cuda_devices()), self.stream():
+        with (
+            held_back() as was_pressed,
+            torch.random.fork_rng(devices=self._cuda_devices()),
+            self.stream(),
+        ):
             try:
                 while self.progress.step < training.max_steps:
                     self.ranks.check()
-                    share = self.ranks.agree(self._share_done(max_seconds), self.device)
+                    share = math.inf if was_pressed() else self._share_done(max_seconds)
+                    share = self.ranks.agree(share, self.device)
                     if share >= 1:
-                        reason = "out of time"
+                        reason = "interrupted" if math.isinf(share) else "out of time"
                         break
                     running += self._step(share)
                     since += 1
@@ -317,7 +324,8 @@ class Trainer:
         progress = self.progress
         record = Record(progress.step, loss, error, self.optimizer.rate, progress.seconds)
         progress.history.append(record)
-        if error < progress.best_mae:
+        # Where nothing could be hidden, nothing tells better weights from worse: keep the last.
+        if error < progress.best_mae or math.isnan(error):
             progress.best_mae, progress.best_step, progress.stale = error, progress.step, 0
             self.best = [parameter.clone() for parameter in self.average.average]
         else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mdtim.panel import FloatArray, IntArray
+from mdtim.panel import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,13 +136,22 @@ def blend_weights(length: int) -> FloatArray:
 
 
 def hold_out(
-    offsets: IntArray, length: int, share: float, generator: np.random.Generator
+    observed_N: BoolArray,
+    offsets: IntArray,
+    length: int,
+    share: float,
+    generator: np.random.Generator,
 ) -> tuple[WindowIndex, WindowIndex]:
     """Split into training and validation windows that share no row.
 
-    The series are laid out in blocks of one window's length; a `share` of the blocks is drawn at
-    random. Training windows are all stride-1 windows that touch none of them. A panel too small
-    to spare a block trains on everything, and validation repeats covering windows of it.
+    The series are laid out in blocks of one window's length; of those with a row that has
+    something observed, a `share` is drawn at random. Training windows are all stride-1 windows
+    that touch none of them. A panel too small to spare a block trains on all windows, and
+    validation repeats covering ones of them.
+
+    Parameters
+    ----------
+    observed_N : rows in which something is observed
 
     Returns
     -------
@@ -153,10 +162,13 @@ def hold_out(
     counts = np.maximum(lengths // length, (lengths > 0).astype(np.int64))
     starts = _runs(offsets[:-1], counts, length)
     ends = np.minimum(starts + length, np.repeat(offsets[1:], counts))
-    num_held = round(share * len(starts))
-    if num_held == 0 or num_held == len(starts):
+    num_observed = np.append(0, np.cumsum(observed_N))
+    is_seen = num_observed[ends] > num_observed[starts]
+    num_held = round(share * int(is_seen.sum()))
+    if num_held == 0 or num_held == is_seen.sum():
         return every_window(offsets, length), blocks
-    held = np.sort(generator.permutation(len(starts))[:num_held])
+    order = generator.permutation(len(starts))
+    held = np.sort(order[is_seen[order]][:num_held])
     validation = WindowIndex(starts[held], ends[held], length)
 
     taken = np.zeros(int(offsets[-1]) + 1, dtype=np.int64)

@@ -15,6 +15,7 @@ import random
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -191,15 +192,12 @@ def hide_mixed(training_WTV: Windows, generator: np.random.Generator) -> Windows
     whole windows alone, and meet their first gap in the test.
     """
     hidden = np.zeros(training_WTV.shape, dtype=bool)
-    ways = [(way, rate) for way in (missingness.uniform, missingness.geometric) for rate in RATES]
+    ways = list(product((missingness.uniform, missingness.geometric), missingness.RATES))
     for number, (way, rate) in enumerate(ways):
         part = hidden[number :: len(ways)]
         num_windows, num_steps, num_variates = part.shape
         hidden[number :: len(ways)] = way((num_windows, num_steps, num_variates), rate, generator)
     return conceal(training_WTV, hidden)
-
-
-RATES = (0.3, 0.5, 0.7)
 
 
 class _Clock:

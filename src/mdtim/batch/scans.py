@@ -61,6 +61,7 @@ class ScanCache:
                 "variates": scan.variates,
                 "timed": scan.timed,
                 "spacings": [spacing and asdict(spacing) for spacing in scan.spacings],
+                "decimal": scan.decimal,
             }
             self.target.write(f"{name}.npz", scan.runs.to_bytes())
             self.target.write(f"{name}.json", json.dumps(document).encode())
@@ -84,4 +85,5 @@ class ScanCache:
             document["timed"],
             tuple(found and Spacing(**found) for found in document["spacings"]),
             Runs.from_bytes(self.target.place.read(f"{name}.npz")),
+            document["decimal"],
         )

@@ -214,7 +214,12 @@ class Source:
         return table
 
     def read(
-        self, piece: Piece, wanted: tuple[str | None, ...], schema: pa.Schema | None = None
+        self,
+        piece: Piece,
+        wanted: tuple[str | None, ...],
+        schema: pa.Schema | None = None,
+        *,
+        has_decimal_commas: bool = False,
     ) -> Content:
         """Read a piece.
 
@@ -222,6 +227,7 @@ class Source:
         ----------
         wanted : names of columns that the frame may take from the names of the folders
         schema : types that hold for all parts
+        has_decimal_commas : whether other parts have them
         """
         arrow, style = None, None
         if piece.part.is_parquet:
@@ -229,7 +235,9 @@ class Source:
             frame = frame_of(arrow)
         else:
             with self._open(piece.part) as file:
-                frame, style = decode_frame(file, piece.part.name)
+                frame, style = decode_frame(
+                    file, piece.part.name, has_decimal_commas=has_decimal_commas
+                )
             if schema is not None:
                 frame = _typed(frame, schema)
         keys = self._keys(frame, piece.part, wanted)

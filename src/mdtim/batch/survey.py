@@ -56,6 +56,12 @@ def survey(reading: Reading, look: Look) -> Survey:
     scans = {scan.part.name: scan for scan in look(reading, reading.source.parts)}
     if not scans:
         raise NothingReadable
+    if any(scan.decimal == "," for scan in scans.values()):
+        # A dot is between decimals in a part without commas, and between thousands here.
+        reading = replace(reading, has_decimal_commas=True)
+        alone = [scan.part for scan in scans.values() if scan.decimal == "."]
+        scans = {name: scan for name, scan in scans.items() if scan.part not in alone}
+        scans |= {scan.part.name: scan for scan in look(reading, alone)}
     schema = _one_schema([scans[name] for name in sorted(scans)])
     spacing = _one_spacing(list(scans.values()))
     final = replace(reading, schema=schema, options=replace(reading.options, spacing=spacing))

@@ -36,10 +36,17 @@ class Reading:
     piece_rows: int
     schema: pa.Schema | None = None
     """Types that hold for all parts, once they are known."""
+    has_decimal_commas: bool = False
+    """Whether some part has them, so that dots group digits in all."""
 
     def read(self, piece: Piece) -> Content:
         """A piece with its time and id columns."""
-        return self.source.read(piece, (self.options.time, self.options.id), self.schema)
+        return self.source.read(
+            piece,
+            (self.options.time, self.options.id),
+            self.schema,
+            has_decimal_commas=self.has_decimal_commas,
+        )
 
     def panel(self, piece: Piece) -> Panel:
         """The numbers of a piece."""
@@ -59,7 +66,10 @@ class Reading:
 
     def digest(self) -> str:
         """Checksum of all that the result of reading depends on, apart from the part."""
-        said = (asdict(self.options), self.piece_rows, str(self.schema), dict(self.source.keys))
+        said = (
+            *(asdict(self.options), self.piece_rows, str(self.schema), dict(self.source.keys)),
+            self.has_decimal_commas,
+        )
         return hashlib.sha256(repr(said).encode()).hexdigest()
 
 
@@ -78,6 +88,8 @@ class PartScan:
     """One for each piece, None where no two rows of a series tell it."""
     runs: Runs
     """Pieces are numbered from 0 within the part."""
+    decimal: str | None
+    """Decimal sign of its numbers, if it is text."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +128,7 @@ class Scanner:
             timed,
             tuple(spacings),
             Runs.join(runs),
+            None if content.style is None else content.style.decimal,
         )
 
     def _schema(self, piece: Piece, content: Content) -> pa.Schema:
@@ -236,9 +249,10 @@ class Filler:
                 bound[cells.rows, cells.variates] = cells.distribution.quantile(level).numpy()
                 extra[f"q{level:g}"] = bound
             filled = table.with_columns(filled, extra)
+        missing = np.isnan(table.panel.values)
         counts["rows"] += len(frame)
-        counts["missing"] += int(np.isnan(table.panel.values).sum())
-        counts["filled"] += len(cells.filled)
+        counts["missing"] += table.count(missing)
+        counts["filled"] += table.count(missing & ~np.isnan(values))
         if arrow is not None:
             return _replaced(arrow, filled, table.panel.variates, set(frame.columns)), filled
         return None, filled.drop(columns=list(content.added))

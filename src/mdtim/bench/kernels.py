@@ -14,7 +14,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from mdtim import mlp_products, row_passes
+from mdtim import row_passes
+from mdtim.bench import mlp_products
 from mdtim.bench.speed import TRAINING_CASES, matmul_rate
 from mdtim.kernels import rope_table
 from mdtim.row_passes import GATE_A, Rows

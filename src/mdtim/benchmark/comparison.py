@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from mdtim.baselines.settings import methods
-from mdtim.benchmark.experiments import COSTS, FOUR_SETS, PATTERNS, RATES
+from mdtim.benchmark.experiments import COSTS, FOUR_SETS, PATTERNS
 from mdtim.benchmark.markdown import table
 from mdtim.benchmark.reading import (
     Key,
@@ -19,6 +19,7 @@ from mdtim.benchmark.reading import (
     paper_figures,
 )
 from mdtim.benchmark.summary import MADE_UP, mean_ratio, ratios
+from mdtim.missingness import RATES
 
 SYSTEMS = """\
 Lowest first by the mean over the columns, those with a dash last; in brackets the paper's \

@@ -8,8 +8,8 @@ from itertools import product
 
 from mdtim.baselines.settings import Settings, settings_of
 from mdtim.config import ModelConfig, preset
+from mdtim.missingness import RATES
 
-RATES = (0.3, 0.5, 0.7)
 PATTERNS = ("uniform", "geometric")
 MASK_SEEDS = (0, 1, 2)
 FOUR_SETS = ("etth", "energy", "weather", "sine")

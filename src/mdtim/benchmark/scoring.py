@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mdtim import missingness
-from mdtim.benchmark.experiments import PATTERNS, RATES
+from mdtim.benchmark.experiments import PATTERNS
 from mdtim.config import TokenizerConfig
 from mdtim.datasets import Dataset
 from mdtim.panel import BoolArray, IntArray
@@ -107,7 +107,7 @@ def validation_windows(dataset: Dataset, window: int) -> tuple[WindowIndex, Bool
     index = index.take(np.arange(0, len(index), every))
     shape = (len(index), window, dataset.values.shape[1])
     hidden = np.zeros(shape, dtype=bool)
-    ways = list(product(PATTERNS, RATES))
+    ways = list(product(PATTERNS, missingness.RATES))
     for way, (pattern, rate) in enumerate(ways):
         every_way = hidden_mask(pattern, shape, rate, 1_000 + way)
         hidden[way :: len(ways)] = every_way[way :: len(ways)]

@@ -15,7 +15,7 @@ from mdtim.benchmark.comparison import (
     system_tables,
     zero_shot_tables,
 )
-from mdtim.benchmark.experiments import ABLATIONS, HORIZONS, PATTERNS, RATES
+from mdtim.benchmark.experiments import ABLATIONS, HORIZONS, PATTERNS
 from mdtim.benchmark.markdown import table
 from mdtim.benchmark.reading import (
     Key,
@@ -27,6 +27,7 @@ from mdtim.benchmark.reading import (
     paper_forecasts,
 )
 from mdtim.benchmark.summary import MADE_UP, mean_ratio, ratios
+from mdtim.missingness import RATES
 
 INTRODUCTION = """\
 Rendered by `mdtim benchmark tables` from `results/paper.csv`. Every figure is the mean over the \

@@ -10,14 +10,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from mdtim.files import read_styled, table_suffixes, unpack
+from mdtim.files import PARQUET, read_styled, table_suffixes, unpack
 from mdtim.service.schemas import MAX_NAME
 from mdtim.service.settings import Limits
 from mdtim.table import Table, TableOptions
-from mdtim.text_tables import TextStyle
+from mdtim.text_tables import SEPARATORS, TextStyle, header_line
 
 JSON_SUFFIX = ".json"
-_PARQUET = (".parquet", ".pq")
 _BLOCK = 2**20
 
 
@@ -56,7 +55,7 @@ def read_upload(path: Path, limits: Limits) -> tuple[pd.DataFrame, TextStyle | N
         if path.suffix == JSON_SUFFIX:
             plain = path.with_name("plain.parquet")
             pa.parquet.write_table(_json_table(path, limits), plain)
-        elif path.suffix in _PARQUET:
+        elif path.suffix in PARQUET:
             _check_parquet(path, limits)
             plain = path
         else:
@@ -112,14 +111,15 @@ def _check_names(frame: pd.DataFrame) -> None:
 
 def _check_text(path: Path, limits: Limits) -> None:
     with path.open("rb") as file:
-        header = file.readline(_BLOCK)
-        if len(header) == _BLOCK:
+        block = file.read(_BLOCK)
+        header = header_line(block, path)
+        if len(block) == _BLOCK and b"\n" not in block:
             raise ValueError(f"the first line of {path} is longer than {_BLOCK:,} bytes")
         # Quoted line breaks count too: a bound from above, and one that costs nothing to take.
-        lines = 1
+        lines = block.count(b"\n")
         while block := file.read(_BLOCK):
             lines += block.count(b"\n")
-    columns = max(header.count(sign) for sign in (b",", b";", b"\t", b"|")) + 1
+    columns = max(header.count(sign) for sign in SEPARATORS) + 1
     _check_size(lines, columns, limits)
 
 

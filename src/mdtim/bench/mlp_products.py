@@ -1,7 +1,8 @@
-"""An MLP whose hidden states pass through memory once, on a GPU with tensor descriptors.
+"""An MLP whose hidden states pass through memory once, on a GPU with tensor descriptors: a trial.
 
-Launches the kernels of :mod:`mdtim.triton_mlp`; what they compute is what
+Launches the kernels of :mod:`mdtim.bench.triton_mlp`; what they compute is what
 :mod:`mdtim.fused_block` does with products and passes one after the other.
+Nothing but the benchmark calls them.
 
 Shapes: R rows, D width, F = mlp_ratio * D.
 """
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mdtim import triton_mlp
+from mdtim.bench import triton_mlp
 from mdtim.triton_compiler import HAS_TRITON, INTERPRETED, on_device_of
 
 if HAS_TRITON:
@@ -70,8 +71,8 @@ def mlp(
 
     Parameters
     ----------
-    x_RD : bfloat16
-    up, up_bias, down, down_bias : (F, D), (F,), (D, F), (D,) bfloat16
+    x_RD : bfloat16 or float16, contiguous
+    up, up_bias, down, down_bias : (F, D), (F,), (D, F), (D,) of the same type, contiguous
 
     Returns
     -------

@@ -1,7 +1,8 @@
-"""Triton kernels that keep an MLP on the chip: both of its products, and half of their gradients.
+"""Triton kernels for an MLP as a whole: both of its products, and half of their gradients.
 
-:mod:`mdtim.mlp_products` launches them. Tiles come and go through tensor descriptors, which read
-zeros and write nothing beyond the last row. Products are of 16 bits with sums in float32.
+Hidden states are written once, for the backward pass, and never read again on the way forward.
+:mod:`mdtim.bench.mlp_products` launches them. Tiles come and go through tensor descriptors, which
+read zeros and write nothing beyond the last row. Products are of 16 bits with sums in float32.
 
 Shapes: R rows of a tile, D width, F width inside the MLP, I columns of it at a time.
 """
