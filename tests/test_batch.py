@@ -131,7 +131,8 @@ def test_a_dot_means_the_same_in_every_text_part(case: Case, tmp_path: Path) -> 
         told.to_csv(tmp_path / "source" / f"{number}.csv", sep=";", decimal=",", index=False)
     fill(tmp_path / "source", tmp_path / "target", case)
     for number, expected in enumerate((frame["y"][:half], frame["y"][half:])):
-        filled = pd.read_csv(tmp_path / "target" / f"{number}.csv", sep=";", decimal=",")
+        path = tmp_path / "target" / f"{number}.csv"
+        filled = pd.read_csv(path, sep=";", decimal=",", thousands=".")
         assert filled["y"].tolist() == expected.tolist()
 
 

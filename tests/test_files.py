@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mdtim import TableWarning
 from mdtim.atomic import atomic_path
 from mdtim.files import read_frame, read_styled, unpack, write_frame
 
@@ -115,7 +116,9 @@ def test_beside_decimal_commas_dots_group_thousands(folder):
     assert frame["visitors"].tolist() == [1003, 953]
     assert frame["cost"].tolist() == [1234.56, 7.5]
     assert frame["map"].tolist() == [3.14, 2.718]  # no groups of three: it has its own habits
-    plain = read_frame(write(folder, "t;visitors\n1;1.003\n2;953\n", "plain.csv"))
+    path = write(folder, "t;visitors\n1;1.003\n2;953\n", "plain.csv")
+    with pytest.warns(TableWarning, match="such as '1.003' in column 'visitors' are read with a"):
+        plain = read_frame(path)
     assert plain["visitors"].tolist() == [1.003, 953]  # nothing says that this is a thousand
 
 

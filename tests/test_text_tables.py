@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from mdtim import TableWarning
 from mdtim.cli import app
 from mdtim.files import read_styled, write_frame
 from mdtim.table import Table
@@ -110,6 +111,81 @@ def test_a_tsv_has_tabs_and_points_whatever_the_table_came_from(tmp_path: Path) 
 def test_what_is_no_text_has_no_style(tmp_path: Path, suffix: str) -> None:
     write_frame(pd.DataFrame({"a": [1.5]}), tmp_path / f"t{suffix}")
     assert read_styled(tmp_path / f"t{suffix}")[1] is None
+
+
+WRITTEN = """# of a logger
+time, level ;Zustand;Höhe;code;;n
+01.01.2020 00:00;1,500;ok;007,10;01.10;;599
+01.01.2020 01:00;;ok;1e-3;02.10;;1000
+01.01.2020 02:00;+2,0;;-0,50;03.10;;-7
+01.01.2020 03:00;NA;"a;b";n/a;;;12
+""".replace("time, level ", "time; level ")
+
+
+def test_only_gaps_change(tmp_path: Path) -> None:
+    raw = WRITTEN.replace("\n", "\r\n").encode("latin-1")
+    (tmp_path / "in.csv").write_bytes(raw)
+    frame, style = read_styled(tmp_path / "in.csv")
+    assert list(frame.columns[:2]) == ["time", "level"]
+    assert frame["level"].tolist()[0::2] == [1.5, 2.0]
+    write_frame(frame, tmp_path / "same.csv", style)
+    assert (tmp_path / "same.csv").read_bytes() == raw
+    write_frame(frame.fillna({"level": 0.125}), tmp_path / "out.csv", style)
+    expected = raw.replace(b"01:00;;", b"01:00;0,125;").replace(b"03:00;NA;", b"03:00;0,125;")
+    assert (tmp_path / "out.csv").read_bytes() == expected
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(st.data(), st.permutations(range(6)))
+def test_text_is_kept_only_where_it_says_the_number(
+    tmp_path: Path, data: st.DataObject, order: list[int]
+) -> None:
+    texts = ["1.50", "2", "", "NA", "1e1", "10.0"]
+    cells = data.draw(st.lists(st.sampled_from(texts), min_size=6, max_size=6))
+    (tmp_path / "in.csv").write_text("x,y\n" + "".join(f"{cell},a\n" for cell in cells))
+    frame, style = read_styled(tmp_path / "in.csv")
+    moved = frame.iloc[order]
+    write_frame(moved, tmp_path / "out.csv", style)
+    back, _ = read_styled(tmp_path / "out.csv")
+    assert back["x"].astype(float).tolist() == pytest.approx(
+        moved["x"].astype(float).tolist(), nan_ok=True
+    )
+
+
+def test_the_separator_is_told_by_the_rows_too(tmp_path: Path) -> None:
+    for text, columns in (
+        ("Datum;Temperatur (Außen, 2 m)\n01.01.2024;1,5\n02.01.2024;2,5\n", 2),
+        ("time;temp (C, 2m);wind (m/s, 10m)\n1;2,5;3,5\n2;3,5;4,5\n", 3),
+        ("t\tx\n1\t2,5\n2\t3,5\n", 2),
+        ("sep=;\nt;x\n1;2,5\n2;3,5\n", 2),
+        ("t,x (a;b)\n1,2.5\n2,3.5\n", 2),
+    ):
+        (tmp_path / "table.csv").write_text(text)
+        frame, style = read_styled(tmp_path / "table.csv")
+        assert frame.shape == (2, columns)
+        assert frame.iloc[:, -1].dtype == np.float64
+        write_frame(frame, tmp_path / "again.csv", style)
+        assert (tmp_path / "again.csv").read_text() == text
+
+
+def test_lines_may_end_as_on_old_computers(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_bytes(b"t,x\r1,2.50\r2,3.50\r")
+    frame, style = read_styled(tmp_path / "table.csv")
+    assert frame["x"].tolist() == [2.5, 3.5]
+    write_frame(frame, tmp_path / "again.csv", style)
+    assert (tmp_path / "again.csv").read_bytes() == b"t,x\r1,2.50\r2,3.50\r"
+
+
+def test_a_first_line_that_looks_like_data_is_told(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("2024-01-01 00:00,,0.5\n2024-01-01 01:00,1.5,0.7\n")
+    with pytest.warns(TableWarning, match="looks like data"):
+        read_styled(tmp_path / "table.csv")
+
+
+def test_a_separator_at_the_end_makes_no_column_to_fill(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("t,x,\n1,2.5,\n2,,\n3,1.5,\n")
+    frame, _ = read_styled(tmp_path / "table.csv")
+    assert Table.read(frame).panel.variates == ("t", "x")
 
 
 def test_the_command_leaves_every_known_value_and_the_style_of_the_file(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def decode_frame(
             frame, style = parse_text(
                 raw, separator, Path(path), has_decimal_commas=has_decimal_commas
             )
-            style = style._replace(suffix=form)
+            style = replace(style, suffix=form)
     if frame.empty:
         raise ValueError(f"{path} holds a header but no rows; expected at least one")
     return frame, style
@@ -136,7 +137,7 @@ def encode_frame(
     if style is None:
         style = TextStyle(_SEPARATORS[form])
     elif style.suffix != form:  # another suffix announces another text
-        style = style._replace(separator=_SEPARATORS[form], decimal=".")
+        style = replace(style, separator=_SEPARATORS[form], decimal=".", above="", cells={})
     with _unpacked(file, compression, "wb") as packed:
         write_text(frame, packed, style)
 

@@ -1,6 +1,6 @@
 """Tables as text: read faithfully, and written as the text they came from.
 
-Separator, decimal sign, encoding and line ends of a file make its style.
+Separator, decimal sign, encoding, line ends and the text of its cells make the style of a file.
 """
 
 from __future__ import annotations
@@ -8,13 +8,19 @@ from __future__ import annotations
 import csv
 import io
 import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+
+from mdtim.table import TableWarning
 
 # Missing numbers as pandas reads them; in columns of text these are text like any other.
 _MISSING = pa.array(
@@ -26,20 +32,27 @@ NULLABLE = {
 }
 """Types of integers that may be missing, by Arrow's."""
 _MARK = b"\xef\xbb\xbf"
-SEPARATORS = ",;\t|"
+_TOLD_SEPARATOR = re.compile(rb"sep=([,;\t|])\r?\n", re.IGNORECASE)
+_DATUM = re.compile(r"[+-]?[\d.,]*\d([eE][+-]?\d+)?|\d{1,4}[-/.]\d\d?[-/.]\d{1,4}([ T]\d.*)?")
+SEPARATORS = ";\t|,"
 
 
-class TextStyle(NamedTuple):
-    """How a file writes a table."""
+@dataclass(frozen=True)
+class TextStyle:
+    """How a file writes a table, so that it can be written as it was but for its gaps."""
 
     separator: str = ","
     decimal: str = "."
     encoding: str = "utf-8"
     line_end: str = "\n"
-    unnamed: tuple[str, ...] = ()
-    """Columns without a name in the file, by the names they have in the table."""
+    above: str = ""
+    """Lines above the header."""
     suffix: str = ".csv"
     """Of the file, without that of a compression."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Names of columns that the file writes otherwise: with spaces around them, or not at all."""
+    cells: Mapping[str, pa.ChunkedArray] = field(default_factory=dict, compare=False, repr=False)
+    """The text of the columns that are numbers."""
 
 
 def parse_text(
@@ -49,33 +62,95 @@ def parse_text(
 
     Parameters
     ----------
-    separator : None to tell it by the header
+    separator : None to tell it by the header and the rows below
     path : to be named in errors
     has_decimal_commas : whether other text of the same making has them
     """
     raw, encoding = _as_utf8(raw, path)
-    line, body = _header(_without_comments(raw.lstrip(b"\r\n")))
-    line_end = "\r\n" if line.endswith("\r") else "\n"
+    line_end = next((end for end in (b"\r\n", b"\n", b"\r") if end in raw), b"\n")
+    if line_end == b"\r":
+        raw = raw.replace(b"\r", b"\n")
+    above, below = _split_above(raw)
+    line, body = _header(below)
     line = line.rstrip("\r")
     if not line.strip():
         raise ValueError(f"{path} is empty; expected a table with a header")
-    separator = separator or _separator(line)
+    told = _TOLD_SEPARATOR.search(above)
+    separator = separator or (told[1].decode() if told else _separator(line, body))
     header = next(csv.reader(io.StringIO(line, newline=""), delimiter=separator))
-    repeated = sorted({name for name in header if name and header.count(name) > 1})
-    if repeated:
-        raise ValueError(f"{path} has several columns called {', '.join(repeated)}; rename them")
-    names = _column_names(header)
-    cells = _read_cells(body, names, separator, path)
-    decimal_comma = separator == ";"
+    names = _column_names(header, path)
+    columns = dict(zip(names, _read_cells(body, names, separator, path), strict=True))
+    may_have_commas = separator != ","
     # Where one column has decimal commas, dots between groups of three digits are no decimals.
-    grouped = decimal_comma and (has_decimal_commas or any(map(_has_decimal_commas, cells)))
-    columns = {
-        name: _typed(column, decimal_comma, grouped)
-        for name, column in zip(names, cells, strict=True)
-    }
-    unnamed = tuple(name for name, said in zip(names, header, strict=True) if not said)
-    style = TextStyle(separator, "," if grouped else ".", encoding, line_end, unnamed)
-    return pd.DataFrame(columns), style
+    grouped = may_have_commas and (
+        has_decimal_commas or any(map(_has_decimal_commas, columns.values()))
+    )
+    typed = {name: _typed(column, may_have_commas, grouped) for name, column in columns.items()}
+    for name, said in zip(names, header, strict=True):
+        if not said.strip() and typed[name].isna().all():
+            typed[name] = columns[name].to_pandas()  # a separator at the end makes no column
+    frame = pd.DataFrame(typed)
+    numeric = {name: columns[name] for name in names if frame[name].dtype.kind in "iuf"}
+    _note_doubts(header, {} if separator == "," else numeric, "," if grouped else ".,", path)
+    style = TextStyle(
+        separator,
+        "," if grouped else ".",
+        encoding,
+        line_end.decode(),
+        above.decode("utf-8"),
+        names={name: said for name, said in zip(names, header, strict=True) if name != said},
+        cells=numeric,
+    )
+    return frame, style
+
+
+def _note_doubts(
+    header: list[str], numeric: Mapping[str, pa.ChunkedArray], signs: str, path: Path
+) -> None:
+    """Warn of what can be read in two ways.
+
+    Parameters
+    ----------
+    numeric : columns in which a sign before three digits may group thousands
+    signs : those that were read as decimal signs
+    """
+    if all(_DATUM.fullmatch(name.strip()) for name in header if name.strip()):
+        warnings.warn(
+            f"the first line of {path.name} is taken for names of columns, but looks like data "
+            f"({', '.join(header[:3])}); give the file a header",
+            TableWarning,
+            stacklevel=2,
+        )
+    for name, column in numeric.items():
+        cell = next(filter(None, (_grouped_or_decimal(column, sign) for sign in signs)), None)
+        if cell is not None:
+            warnings.warn(
+                f"numbers such as {cell!r} in column {name!r} are read with a decimal sign; if it "
+                "groups thousands, remove it",
+                TableWarning,
+                stacklevel=2,
+            )
+
+
+def _grouped_or_decimal(column: pa.ChunkedArray, sign: str) -> str | None:
+    """A number that may be a thousand times larger, where the rest of the column rather says so.
+
+    All with the sign have three digits behind it, and those without are of another size.
+    """
+    cells = pc.drop_null(_without_missing(column))
+    is_plain = pc.match_substring_regex(cells, r"^[+-]?\d{1,3}$")
+    is_signed = pc.match_substring_regex(cells, rf"^[+-]?[1-9]\d{{0,2}}(\{sign}\d{{3}})+$")
+    if not pc.all(pc.or_(is_plain, is_signed)).as_py():
+        return None
+    plain, signed = cells.filter(is_plain), cells.filter(is_signed)
+    if not len(plain) or not len(signed):
+        return None
+    thousands = pc.cast(pc.replace_substring(signed, sign, ""), pa.float64()).to_numpy()
+    hundreds = np.abs(pc.cast(plain, pa.float64()).to_numpy())
+    if np.median(hundreds) < 10 * np.median(np.abs(thousands)) / 1_000:
+        return None
+    found: str = signed[0].as_py()
+    return found
 
 
 def _read_cells(body: bytes, names: list[str], separator: str, path: Path) -> list[pa.ChunkedArray]:
@@ -108,7 +183,7 @@ def _read_cells(body: bytes, names: list[str], separator: str, path: Path) -> li
 def header_line(raw: bytes, path: Path) -> str:
     """The header at the beginning of a file, of which `raw` may be the first part alone."""
     raw, _ = _as_utf8(raw[: len(raw) // 2 * 2], path)  # two bytes a letter in UTF-16
-    return _header(_without_comments(raw.lstrip(b"\r\n")))[0]
+    return _header(_split_above(raw)[1])[0]
 
 
 def _header(raw: bytes) -> tuple[str, bytes]:
@@ -126,13 +201,20 @@ def _header(raw: bytes) -> tuple[str, bytes]:
 def write_text(frame: pd.DataFrame, file: Any, style: TextStyle) -> None:
     """Write a table to an open file of bytes.
 
-    A time index or a named one becomes the first column, numbering does not.
+    A time index or a named one becomes the first column, numbering does not. Numbers that say what
+    the text said are written as it wrote them.
     """
-    header = ["" if name in style.unnamed else str(name) for name in frame.columns]
+    header = [style.names.get(name, str(name)) for name in frame.columns]
     is_time = isinstance(frame.index, (pd.DatetimeIndex, pd.PeriodIndex))
     label = "time" if is_time and frame.index.name is None and "time" not in header else None
+    written = {
+        name: _as_written(frame[name], column, style)
+        for name, column in style.cells.items()
+        if name in frame.columns and len(column) == len(frame)
+    }
     text = io.TextIOWrapper(file, encoding=style.encoding, newline="")
-    frame.to_csv(
+    text.write(style.above)
+    frame.assign(**written).to_csv(
         text,
         sep=style.separator,
         decimal=style.decimal,
@@ -145,25 +227,53 @@ def write_text(frame: pd.DataFrame, file: Any, style: TextStyle) -> None:
     text.detach()  # who opened the file closes it
 
 
+def _as_written(column: pd.Series[Any], cells: pa.ChunkedArray, style: TextStyle) -> Any:
+    """(R,) the text of each cell that has not changed, the number of each that has."""
+    before = _typed(cells, style.separator != ",", style.decimal == ",").reset_index(drop=True)
+    after = column.reset_index(drop=True)
+    if after.dtype.kind not in "iuf":
+        return column
+    is_same = (before == after).fillna(False) | (before.isna() & after.isna())
+    numbers = after.astype(object).where(after.notna(), None).to_numpy()
+    written = cells.to_pandas().astype(object).to_numpy(copy=True)
+    for row in np.flatnonzero(~is_same.to_numpy(dtype=bool)):
+        number = numbers[row]
+        written[row] = None if number is None else repr(number).replace(".", style.decimal)
+    return written
+
+
 def _is_worth_writing(index: pd.Index[Any]) -> bool:
     if any(name is not None for name in index.names):
         return True
     return not pd.api.types.is_integer_dtype(index.dtype)
 
 
-def _without_comments(raw: bytes) -> bytes:
-    """Leave out lines with a # above the header; one that is the header itself loses its #."""
-    while raw.startswith(b"#"):
-        line, _, rest = raw.partition(b"\n")
-        told = line[1:].decode("utf-8").strip()
-        below = rest.partition(b"\n")[0].decode("utf-8").rstrip("\r")
-        sign = _separator(told)
-        names, cells = (next(csv.reader([text], delimiter=sign), []) for text in (told, below))
-        has_numbers = any(re.fullmatch(r"\s*[+-]?[\d.]+\s*", cell) for cell in cells)
-        if has_numbers and len(names) == len(cells) > 1:
-            return told.encode() + (b"\r\n" if line.endswith(b"\r") else b"\n") + rest
-        raw = rest.lstrip(b"\r\n")
-    return raw
+def _split_above(raw: bytes) -> tuple[bytes, bytes]:
+    """Lines above the header, and the rest.
+
+    Empty lines are above, so are those with a # in front, unless it is the header's own, and
+    `sep=;`, by which Excel tells the separator.
+    """
+    begin = 0
+    while begin < len(raw):
+        end = raw.find(b"\n", begin) + 1 or len(raw)
+        line = raw[begin:end]
+        if line.startswith(b"#") and _is_header(line[1:], raw[end:].partition(b"\n")[0]):
+            sharp = len(line) - len(line[1:].lstrip())
+            return raw[: begin + sharp], raw[begin + sharp :]
+        if line.strip() and not line.startswith(b"#") and not _TOLD_SEPARATOR.fullmatch(line):
+            break
+        begin = end
+    return raw[:begin], raw[begin:]
+
+
+def _is_header(line: bytes, below: bytes) -> bool:
+    """Whether a line names the columns of the line below, which has numbers."""
+    told, values = line.decode("utf-8").strip(), below.decode("utf-8").rstrip("\r")
+    sign = _separator(told, below)
+    names, cells = (next(csv.reader([text], delimiter=sign), []) for text in (told, values))
+    has_numbers = any(re.fullmatch(r"\s*[+-]?[\d.]+\s*", cell) for cell in cells)
+    return has_numbers and len(names) == len(cells) > 1
 
 
 def _as_utf8(raw: bytes, path: Path) -> tuple[bytes, str]:
@@ -184,18 +294,36 @@ def _as_utf8(raw: bytes, path: Path) -> tuple[bytes, str]:
     return raw, "utf-8"
 
 
-def _separator(line: str) -> str:
-    """Tell the separator by which the header falls into the most columns."""
+def _separator(line: str, body: bytes) -> str:
+    """Tell the separator by which the header falls into the most columns, as do the rows below.
+
+    Of two that do so equally well a comma is rather part of a name, and of numbers.
+    """
     line = " ".join(line.split("\n"))  # a line break in a name is no end
-    return max(SEPARATORS, key=lambda sign: len(next(csv.reader([line], delimiter=sign))))
+    rows = [row.decode("utf-8", "replace").rstrip("\r") for row in body[:10_000].split(b"\n")[:5]]
+
+    def columns(text: str, sign: str) -> int:
+        return len(next(csv.reader([text], delimiter=sign), []))
+
+    def rank(sign: str) -> tuple[bool, int]:
+        count = columns(line, sign)
+        fits = all(columns(row, sign) == count for row in rows[:-1] if row and '"' not in row)
+        return fits and count > 1, count
+
+    best = max(SEPARATORS, key=rank)
+    return best if columns(line, best) > 1 else ","
 
 
-def _column_names(header: list[str]) -> list[str]:
-    """The names, and made up ones that no other column has where there is none."""
+def _column_names(header: list[str], path: Path) -> list[str]:
+    """The names without spaces around them, and made up ones for columns without."""
+    said = [name.strip() for name in header]
+    repeated = sorted({name for name in said if name and said.count(name) > 1})
+    if repeated:
+        raise ValueError(f"{path} has several columns called {', '.join(repeated)}; rename them")
     names = []
-    for position, name in enumerate(header):
+    for position, name in enumerate(said):
         made_up, number = f"Unnamed: {position}", 0
-        while not name and made_up in header:
+        while not name and made_up in said:
             number += 1
             made_up = f"Unnamed: {position}.{number}"
         names.append(name or made_up)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def write_result(frame: pd.DataFrame, path: Path, style: TextStyle | None = None
     """
     if path.suffix != ".json":
         if style is not None and not style.encoding.startswith("utf-8"):
-            style = style._replace(encoding="utf-8")  # as the service announces
+            style = replace(style, encoding="utf-8")  # as the service announces
         write_frame(frame, path, style)
         return
     if not isinstance(frame.index, pd.RangeIndex):
