@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from mdtim.files import read_frame
-from mdtim.table import Table, TableWarning
+from mdtim.table import Table, TableOptions, TableWarning
 from table_cases import NAN, as_kind, fill_with, hours, named_columns, numbers_of, read, stamped
 
 # --- time
@@ -103,7 +103,8 @@ def test_a_column_is_not_time_for_looking_a_little_like_it():
     frame = pd.DataFrame({"version": ["1.2.3", "1.2.4"], "code": ["2020", "2021"], "x": [1.0, NAN]})
     assert Table.read(frame).panel.timestamps is None
     late = [f"2020-01-{day:02}" for day in range(1, 29)] * 2 + ["later"]
-    assert Table.read(pd.DataFrame({"due": late, "x": 1.0})).panel.timestamps is None
+    with pytest.warns(TableWarning, match="column 'due' does not read as times, such as 'later'"):
+        assert Table.read(pd.DataFrame({"due": late, "x": 1.0})).panel.timestamps is None
     with pytest.raises(ValueError, match="'date' cannot be read as time: row 56 holds 'later'"):
         Table.read(pd.DataFrame({"date": late, "x": 1.0}))
 
@@ -326,3 +327,43 @@ def test_real_weather_is_three_series_with_real_gaps():
     others = weather.columns.difference(columns)
     pd.testing.assert_frame_equal(filled[others], weather[others])
     assert filled.dtypes.equals(weather.dtypes)
+
+
+@pytest.mark.parametrize(
+    ("format", "freq"),
+    [("%Y%m%d", "D"), ("%Y%m%d%H", "h"), ("%Y%m%d%H%M", "10min"), ("%Y%m%d%H%M%S", "30s")],
+)
+def test_a_date_written_as_one_number_is_a_time(format, freq):
+    times = pd.date_range("2024-02-28", periods=40, freq=freq)
+    frame = pd.DataFrame({"time": times.strftime(format).astype(np.int64), "x": np.arange(40.0)})
+    table = Table.read(frame.drop(index=[7, 8]), TableOptions(freq=freq))
+    assert table.panel.step_seconds == (times[1] - times[0]).total_seconds()
+    assert np.isnan(table.panel.values[[7, 8], 0]).all()
+    back = table.restore(np.zeros((40, 1)))
+    assert back["time"].tolist() == frame["time"].tolist()
+
+
+def test_unix_times_are_not_dates_as_digits():
+    for unit in (1, 1_000):
+        times = (1_704_067_200 + 3_600 * np.arange(50)) * unit
+        table = Table.read(pd.DataFrame({"time": times, "x": np.arange(50.0)}))
+        assert table.panel.timestamps[0] == np.datetime64("2024-01-01")
+        assert table.panel.step_seconds == 3_600
+
+
+@pytest.mark.parametrize("name", ["time", "Zeit", "Datum"])
+def test_years_of_two_digits_order_the_rows_where_the_name_says_time(name):
+    times = pd.date_range("2024-01-05 09:00", periods=60, freq="h")
+    frame = pd.DataFrame({name: times.strftime("%d.%m.%y %H:%M"), "x": np.arange(60.0)})
+    shuffled = frame.sample(frac=1, random_state=0)
+    table = Table.read(shuffled)
+    assert table.panel.values[:, 0].tolist() == list(range(60))
+
+
+@pytest.mark.parametrize("name", ["Datum", "when it was"])
+def test_one_cell_that_is_no_time_is_told(name):
+    times = pd.date_range("2024-01-05 09:00", periods=60, freq="h").astype(str).tolist()
+    times[3] = "unbekannt"
+    frame = pd.DataFrame({name: times, "x": np.arange(60.0)})
+    with pytest.warns(TableWarning, match="does not read as times, such as 'unbekannt'"):
+        assert Table.read(frame).timeline.time is None

@@ -103,8 +103,18 @@ def looks_like_time(series: pd.Series[Any]) -> bool:
     return reads_as_time(sample)
 
 
+def is_mostly_time(series: pd.Series[Any]) -> bool:
+    """Whether nine in ten of the first cells of a text look like dates."""
+    if _kind(series) != "text":
+        return False
+    sample = [str(cell).strip() for cell in series.dropna().head(_SAMPLE)]
+    return 10 * sum(_CERTAIN_DATE.match(cell) is not None for cell in sample) >= 9 * len(sample) > 0
+
+
 def reads_as_time(series: pd.Series[Any]) -> bool:
-    """Whether every known cell of a text column reads as a timestamp."""
+    """Whether this is text of which every known cell reads as a timestamp."""
+    if _kind(series) != "text":
+        return False
     try:
         _read_text(series.dropna().astype(object), "the time")
     except ValueError:
@@ -115,7 +125,8 @@ def reads_as_time(series: pd.Series[Any]) -> bool:
 _EPOCH_SECONDS = (10**8, 9_200_000_000)
 """1973 to 2261: numbers of that size in a column of times are no measurements."""
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_DIGITS = "%Y%m%d"
+_DIGITS = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+"""How a date and a time of day are written as one number, by how many digits it has."""
 
 
 def counts_time(series: pd.Series[Any]) -> bool:
@@ -132,24 +143,35 @@ def counts_time(series: pd.Series[Any]) -> bool:
 
 
 def _number_style(numbers: NDArray[Any]) -> str | None:
-    """How whole numbers stand for times: a unit since 1970, or year, month and day as digits."""
+    """How whole numbers stand for times: a unit since 1970, or a date as digits, 2024123123."""
     if not numbers.size or not (np.floor(numbers) == numbers).all():
         return None
     low, high = float(numbers.min()), float(numbers.max())
+    for count, format in _DIGITS.items():
+        # In seconds since 1970 these would be times from 2030 on, of which few are dates as well.
+        if 1_900 * 10 ** (count - 4) <= low and high < 2_101 * 10 ** (count - 4):
+            times = _read_digits(numbers.astype(np.int64), format)
+            if not times.isna().any():
+                return format
     first, last = _EPOCH_SECONDS
     for name, unit in _UNITS.items():
         if first * unit <= low and high < last * unit:
             return name
-    if low >= 19_000_101 and high <= 21_001_231:
-        days = pd.to_datetime(numbers.astype(np.int64).astype(str), format=_DIGITS, errors="coerce")
-        return None if days.isna().any() else _DIGITS
     return None
+
+
+def _read_digits(numbers: IntArray, format: str) -> pd.DatetimeIndex:
+    """(R,) times, NaT where the digits are none."""
+    text = numbers.astype(str)
+    if format.endswith("%H"):  # pandas reads no hour without minutes
+        text, format = np.char.add(text, "00"), format + "%M"
+    return pd.DatetimeIndex(pd.to_datetime(text, format=format, errors="coerce"))
 
 
 def _as_numbers(stamps: pd.DatetimeIndex, style: str) -> IntArray:
     """The inverse of how numbers of a style were read."""
-    if style == _DIGITS:
-        return stamps.strftime(_DIGITS).to_numpy(dtype=np.int64)
+    if style in _DIGITS.values():
+        return stamps.strftime(style).to_numpy(dtype=np.int64)
     return np.asarray(stamps.asi8 // (10**9 // _UNITS[style]))
 
 
@@ -240,8 +262,8 @@ def _number_clock(series: pd.Series[Any], label: str) -> Clock:
     if style is None:
         return Clock(ticks, None)
     whole = ticks.astype(np.int64)
-    if style == _DIGITS:
-        stamps = pd.to_datetime(whole.astype(str), format=_DIGITS).as_unit("ns")
+    if style in _DIGITS.values():
+        stamps = _read_digits(whole, style).as_unit("ns")
     else:
         stamps = pd.DatetimeIndex((whole * (10**9 // _UNITS[style])).view("M8[ns]"))
     return Clock(stamps.asi8, stamps)

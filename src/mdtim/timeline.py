@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from mdtim.clock import (
     Clock,
     counts_time,
+    is_mostly_time,
     is_number,
     is_stamped,
     looks_like_time,
@@ -26,7 +27,10 @@ from mdtim.grid import Spacing, given_grid, infer_grid
 from mdtim.panel import BoolArray, IntArray
 
 _PARTS = ("year", "quarter", "month", "week", "day", "hour", "minute")
-_USUAL_NAMES = ("time", "timestamp", "datetime", "date", "ds", "time_hour")
+_USUAL_NAMES = (
+    *("time", "timestamp", "datetime", "date_time", "date", "ds", "time_hour"),
+    *("zeit", "zeitstempel", "datum", "fecha", "horodatage", "tijd", "tijdstip"),
+)
 
 
 class Field(NamedTuple):
@@ -264,7 +268,11 @@ def _find_time(frame: pd.DataFrame, id_field: Field | None) -> Field | None:
     for fields in (levels, columns):
         if not found:
             usual = [field for field in fields if field != id_field and _is_usual(frame, field)]
-            found = [field for field in usual if counts_time(field.of(frame))]
+            found = [
+                field
+                for field in usual
+                if counts_time(field.of(frame)) or reads_as_time(field.of(frame))
+            ]
     if len(found) < 2:
         return found[0] if found else None
     found.sort(key=lambda field: _rank(frame, field))
@@ -281,7 +289,7 @@ def _not_taken_for_time(frame: pd.DataFrame, id_field: Field | None) -> tuple[st
     notes = []
     for field in columns:
         known = field.of(frame).dropna()
-        if not _is_usual(frame, field) or not len(known):
+        if not len(known) or not (_is_usual(frame, field) or is_mostly_time(known)):
             continue
         if is_number(known):
             notes.append(
