@@ -151,6 +151,21 @@ def test_info_says_what_is_missing(source: Path) -> None:
     assert "longest gap" in run("info", source)
 
 
+def test_a_folder_that_is_not_there_is_told_before_the_work(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mdtim.imputer.MDTIMImputer.fit", lambda *_, **__: pytest.fail("worked"))
+    nowhere, here = tmp_path / "none" / "x", tmp_path / "out.csv"
+    for command in (
+        ("impute", source, "-o", f"{nowhere}.csv"),
+        ("impute", source, "-o", here, "--report", f"{nowhere}.html"),
+        ("report", source, "-o", f"{nowhere}.html"),
+        ("evaluate", source, "--report", f"{nowhere}.html"),
+    ):
+        assert "there is no folder" in run(*command, code=2)
+    assert not here.exists()
+
+
 def test_info_counts_steps_that_no_row_has(source: Path, tmp_path: Path) -> None:
     whole = json.loads(run("info", source, "--json"))
     lines = source.read_text().splitlines(keepends=True)

@@ -80,3 +80,9 @@ def test_numbers_that_may_well_be_readings_are_nobodys_placeholder(column):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Table.read(np.array([column]).T)
+
+
+def test_words_for_missing_count_as_gaps_of_text_that_reads_like_numbers() -> None:
+    frame = pd.DataFrame({"x": [1.0, 2.0, np.nan], "share": ["50%", "NA", "60%"]})
+    with pytest.warns(TableWarning, match="column 'share' is not numeric: its 1 missing cells"):
+        Table.read(frame)

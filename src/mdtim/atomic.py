@@ -10,6 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+def check_folder(path: str | os.PathLike[str]) -> Path:
+    """The path without links, if there is a folder to write it to."""
+    target = Path(os.path.realpath(Path(path).expanduser()))
+    if not target.parent.is_dir():
+        raise ValueError(f"there is no folder {target.parent} to write {target.name} to; create it")
+    return target
+
+
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Offer a temporary path in the same folder, for a file or a folder, to be renamed at the end.
@@ -26,9 +34,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     'done'
     """
     # A link stays a link: what it points to is replaced.
-    target = Path(os.path.realpath(Path(path).expanduser()))
-    if not target.parent.is_dir():
-        raise ValueError(f"there is no folder {target.parent} to write {target.name} to; create it")
+    target = check_folder(path)
     token = secrets.token_hex(4)
     # Some writers go by the suffix, hence the name last.
     temporary = target.with_name(f".{token}-{target.name}")

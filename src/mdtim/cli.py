@@ -134,7 +134,7 @@ def impute(
     with user_messages() as said:
         from mdtim.files import read_styled, table_suffixes, write_frame
 
-        _refuse_overwriting(source, output, report)
+        _check_targets(source, output, report)
         table_suffixes(output)  # refused now rather than after the fit
         frame, style = read_styled(source)
         options = table_options(time, id, freq, columns, inf_as_missing, missing_values)
@@ -186,7 +186,7 @@ def report(
         from mdtim.report import write_report
 
         frame = _read(source)
-        _refuse_overwriting(source, output)
+        _check_targets(source, output)
         options = table_options(time, id, freq, columns, inf_as_missing, missing_values)
         training = (window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json)
         refuse_training(model, context)
@@ -226,7 +226,7 @@ def evaluate(
         from mdtim import evaluation
 
         frame = _read(source)
-        _refuse_overwriting(source, report)
+        _check_targets(source, report)
         options = table_options(time, id, freq, columns, inf_as_missing, missing_values)
         training = (window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json)
         refuse_training(model, context)
@@ -383,14 +383,16 @@ def _read(path: Path) -> Any:
     return read_frame(path)
 
 
-def _refuse_overwriting(source: Path, *targets: Path | None) -> None:
+def _check_targets(source: Path, *targets: Path | None) -> None:
+    """Refuse, before anything is computed, what could not be written or would overwrite."""
+    from mdtim.atomic import check_folder
+
     seen = {source.resolve(): "the input itself"}
-    for target in targets:
-        if target is None:
-            continue
-        if target.resolve() in seen:
-            raise ValueError(f"{target} is {seen[target.resolve()]}; choose another output")
-        seen[target.resolve()] = "written to already"
+    for target in filter(None, targets):
+        place = check_folder(target)
+        if place in seen:
+            raise ValueError(f"{target} is {seen[place]}; choose another output")
+        seen[place] = "written to already"
 
 
 def _show_fit(

@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 
 from mdtim.panel import BoolArray, FloatArray
 
+MISSING_WORDS = (
+    *("", "#N/A", "#NA", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
+)
+"""Missing numbers as pandas reads them; in columns of text these are text like any other."""
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 _NUMBERS = frozenset({"integer", "floating", "mixed-integer-float"})
 
@@ -116,7 +120,7 @@ def notes_on_left(frame: pd.DataFrame, names: list[str], left: list[int]) -> tup
     notes = []
     for position in left:
         series = frame.iloc[:, position]
-        known = series[series.notna()]
+        known = series[series.notna() & ~series.isin(MISSING_WORDS)]
         missing = len(series) - len(known)
         if not missing or not len(known):
             continue

@@ -59,8 +59,9 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
     device : str
         "auto", "cpu", "cuda" or "cuda:N".
     max_steps, batch_size : int, optional
-        Instead of the preset's. Without a `batch_size`, a fit on a CPU takes as many windows a
-        step as make about 6,000 cells, and no more than the preset's.
+        Instead of the preset's; a number of steps asks the pretrained networks to train. Without
+        a `batch_size`, a fit on a CPU takes as many windows a step as make about 6,000 cells, and
+        no more than the preset's.
     adapt : bool
         Train the pretrained network further on the table, a few hundred steps or `max_steps`;
         the result is never worse on held-out cells than without.

@@ -30,7 +30,9 @@ Adapt = Annotated[
     bool, typer.Option("--fit", help="Train the pretrained network further on this table.")
 ]
 MaxMinutes = Annotated[float, typer.Option(help="Time limit of the fit.")]
-MaxSteps = Annotated[int | None, typer.Option(help="Step limit of the fit.")]
+MaxSteps = Annotated[
+    int | None, typer.Option(help="Train for so many steps at most; asks for training.")
+]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Model = Annotated[

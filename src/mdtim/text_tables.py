@@ -20,12 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from mdtim.columns import MISSING_WORDS
 from mdtim.table import TableWarning
 
-# Missing numbers as pandas reads them; in columns of text these are text like any other.
-_MISSING = pa.array(
-    ["", "#N/A", "#NA", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"]
-)
+_MISSING = pa.array(MISSING_WORDS)
 NULLABLE = {
     getattr(pa, name.lower())(): pd.api.types.pandas_dtype(name)
     for name in ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
