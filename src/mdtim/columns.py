@@ -120,7 +120,7 @@ def notes_on_left(frame: pd.DataFrame, names: list[str], left: list[int]) -> tup
     notes = []
     for position in left:
         series = frame.iloc[:, position]
-        known = series[series.notna() & ~series.isin(MISSING_WORDS)]
+        known = series[series.notna() & ~series.astype(object).isin(MISSING_WORDS)]
         missing = len(series) - len(known)
         if not missing or not len(known):
             continue
