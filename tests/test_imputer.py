@@ -326,6 +326,17 @@ def test_one_row_and_ten_rows_are_filled() -> None:
     assert np.array_equal(imputer(window="auto").fit_transform(one), one)
 
 
+@pytest.mark.parametrize("num_rows", [2, 3, 4, 5, 30])
+def test_a_table_of_a_few_rows_is_told_from_one_that_can_be_filled(num_rows: int) -> None:
+    values = waves(num_rows, 2)
+    values[1, 0] = np.nan
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        imputer(window="auto").fit(values)
+    told = any("little more than a guess" in str(warning.message) for warning in said)
+    assert told == (num_rows < 5)
+
+
 def test_nothing_missing_comes_back_as_it_is(gappy: np.ndarray) -> None:
     model = imputer().fit(gappy)
     whole = waves(100, 3)

@@ -19,6 +19,8 @@ FEW = 20
 """Fewer known values do not tell how far a column strays."""
 SMALL = 30.0
 """A series that varies by less than such a part of its column is below what a window resolves."""
+TINY = 5
+"""Steps of a series below which a network that knows longer ones has little to say."""
 OTHER_STEP = 1.5
 """Times as long as that of the fit, or a part of it, a step is another; months differ by less."""
 
@@ -41,6 +43,11 @@ def of_columns(panel: Panel) -> None:
         _warn(
             f"column(s) {few} have fewer than {FEW} known values: their intervals rest on little "
             "and may be too narrow"
+        )
+    if len(panel.values) > 1 and panel.lengths.max() < TINY and not panel.observed.all():
+        _warn(
+            f"no series has {TINY} steps or more: what is filled is little more than a guess; "
+            "interpolate such tables"
         )
 
 
