@@ -256,7 +256,8 @@ def _split_above(raw: bytes) -> tuple[bytes, bytes]:
     while begin < len(raw):
         end = raw.find(b"\n", begin) + 1 or len(raw)
         line = raw[begin:end]
-        if line.startswith(b"#") and _is_header(line[1:], raw[end:].partition(b"\n")[0]):
+        next_end = raw.find(b"\n", end) + 1 or len(raw)
+        if line.startswith(b"#") and _is_header(line[1:], raw[end:next_end].rstrip(b"\n")):
             sharp = len(line) - len(line[1:].lstrip())
             return raw[: begin + sharp], raw[begin + sharp :]
         if line.strip() and not line.startswith(b"#") and not _TOLD_SEPARATOR.fullmatch(line):
