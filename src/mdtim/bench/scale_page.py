@@ -56,7 +56,7 @@ def _costs(rows: Sequence[dict[str, str]]) -> list[str]:
             lines.append(
                 f"- 10^{exponent} cells: 10^{exponent} / {variates} / {speed:,.0f} / 3600 = "
                 f"{hours:,.1f} hours of one {unit}; with {FLEET}, each at "
-                f"{float(row['last_memory_gb']):.2f} GB, {hours / FLEET:,.2f} hours."
+                f"{float(row['last_memory_gb']):.2f} GB, {hours / FLEET:.3g} hours."
             )
         lines.append("")
     return lines[:-1]

@@ -49,10 +49,12 @@ def _cases(rows: Sequence[Row]) -> list[str]:
         "|---" * 10 + "|",
     ]
     for row in rows:
-        share = float(row["tflops"]) / float(row["matmul_tflops"])
+        rate = float(row["matmul_tflops"])
+        # Older rows of a CPU have so few digits that their share could be anything.
+        share = f"{float(row['tflops']) / rate:.0%}" if rate >= 1 or len(str(rate)) > 3 else "–"
         lines.append(
             f"| {row['case']} | {row['size']} | {row['variant']} | {row['batch']} | "
-            f"{row['draws']} | {float(row['milliseconds']):,.1f} | {row['tflops']} | {share:.0%} | "
+            f"{row['draws']} | {float(row['milliseconds']):,.1f} | {row['tflops']} | {share} | "
             f"{_memory(row)} | {row['commit']} |"
         )
     return lines

@@ -27,7 +27,8 @@ figure for the system. Settings and their sources: `src/mdtim/baselines/settings
 without a bracket is not in the paper's table; one that is not listed has not been run, nor has \
 a cell with a dash. A system that learns does so once for all rates, and all within the same \
 limits unless its line says otherwise. A line *authors* is a second chance, with the settings of \
-the system's own paper, for one that does worse here than there; one without has had none."""
+the system's own paper, for one that does worse here than there; one without has had none. FGTI's \
+cell is of one mask."""
 
 COST = """\
 Seconds to impute are for the whole test set, the mean over the rates. The paper's MDTIM takes ten \
