@@ -6,7 +6,6 @@ B windows, T steps, V variates, C cells.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -76,8 +75,8 @@ class Source(Protocol):
         """A lesson of the kind of step that was prepared, without a look at the host."""
         ...
 
-    def error(self, predictor: Predictor) -> float:
-        """Mean absolute error over hidden cells of windows that are never drawn."""
+    def error(self, predictor: Predictor) -> float | None:
+        """Mean absolute error over hidden cells that are never drawn; None if there are none."""
         ...
 
 
@@ -129,17 +128,14 @@ class TrainingData:
         hidden_BTV = self.masks.draw(mask_rate(time_B), shape, generator)
         return Lesson(batch.values_BTV, batch.observed_BTV, hidden_BTV, time_B, network.relations)
 
-    def error(self, predictor: Predictor) -> float:
-        """Mean absolute error over the hidden validation cells, in standardized units.
-
-        NaN where there are none.
-        """
+    def error(self, predictor: Predictor) -> float | None:
+        """Mean absolute error over the hidden validation cells, in standardized units."""
         total = torch.zeros((), dtype=torch.float64, device=predictor.device)
         count = 0
         for cells in validation_cells(predictor, self):
             total += (predictor.filled(predictor.stacked(cells.said)) - cells.truth).abs().sum()
             count += len(cells.truth)
-        return float(total / count) if count else math.nan
+        return float(total / count) if count else None
 
 
 @dataclass(frozen=True, eq=False)

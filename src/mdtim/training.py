@@ -319,13 +319,13 @@ class Trainer:
 
     def _validate(self, loss: float) -> None:
         with self.average.applied():
-            error = self.data.error(self.predictor())
-        error = self.ranks.agree(error, self.device)
+            measured = self.data.error(self.predictor())
+        error = math.nan if measured is None else self.ranks.agree(measured, self.device)
         progress = self.progress
         record = Record(progress.step, loss, error, self.optimizer.rate, progress.seconds)
         progress.history.append(record)
         # Where nothing could be hidden, nothing tells better weights from worse: keep the last.
-        if error < progress.best_mae or math.isnan(error):
+        if measured is None or error < progress.best_mae:
             progress.best_mae, progress.best_step, progress.stale = error, progress.step, 0
             self.best = [parameter.clone() for parameter in self.average.average]
         else:
