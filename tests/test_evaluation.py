@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import numpy as np
 import pytest
 
 from conftest import tiny_config
-from mdtim import MDTIMImputer
+from mdtim import ImputationWarning, MDTIMImputer
 from mdtim.evaluation import evaluate, hide_share
 from mdtim.scaling import Standardizer
 from mdtim.table import Table
@@ -111,7 +112,11 @@ def test_no_hidden_value_reaches_the_model(gappy: np.ndarray) -> None:
 def test_a_fitted_model_is_not_fitted_again(gappy: np.ndarray) -> None:
     model = imputer().fit(gappy)
     before = model.model_.network
-    evaluate(model, gappy, share=0.1, fit=False)
+    with pytest.warns(ImputationWarning, match="fitted to this very table"):
+        evaluate(model, gappy, share=0.1, fit=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evaluate(model, gappy[20:], share=0.1, fit=False)
     assert model.model_.network is before
 
 

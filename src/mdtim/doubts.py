@@ -131,6 +131,16 @@ def of_another_table(panel: Panel, fitted: Standardizer) -> None:
         )
 
 
+def of_the_same_table(panel: Panel, fitted: Standardizer) -> None:
+    """A table that the model was fitted to, by its statistics: hidden cells are known to it."""
+    here = Standardizer.fit(panel.values)
+    if np.array_equal(here.mean, fitted.mean) and np.array_equal(here.std, fitted.std):
+        _warn(
+            "the model was fitted to this very table and has seen the cells that are hidden here: "
+            "its error elsewhere is larger; evaluate without a model, or on another table"
+        )
+
+
 def of_another_step(panel: Panel, fitted: float | None) -> None:
     """Rows that lie farther apart than those of the fit, or closer: a step means something else."""
     here = panel.step_seconds

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from mdtim import metrics
+from mdtim import doubts, metrics
 from mdtim.baselines.simple import BASELINES
 from mdtim.distribution import BinDistribution
 from mdtim.imputer import MDTIMImputer
@@ -127,6 +127,8 @@ def evaluate(
     if not fit:
         check_is_fitted(imputer)
     table = imputer.read_table(data, reset=fit)
+    if not fit:
+        doubts.of_the_same_table(table.panel, imputer.model_.standardizer)
     hidden = hide_share(table.panel, share, seed)
     shown = without(table.panel, hidden)
     if fit:
