@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from conftest import tiny_config, waves
-from mdtim.batch import BatchOptions
+from mdtim.batch import BatchOptions, run_batch
 from mdtim.imputer import MDTIMImputer
 from mdtim.stacking import Stack
 from mdtim.table import TableOptions
@@ -89,3 +90,8 @@ def read_parts(folder: Path, pattern: str = "*.parquet") -> pd.DataFrame:
 def same(one: pd.DataFrame, two: pd.DataFrame) -> None:
     """Equal to the last bit, whatever the types are called."""
     pd.testing.assert_frame_equal(one, two, check_exact=True)
+
+
+def fill(source: Path | str, target: Path | str, case: Case, **changes: Any) -> Any:
+    """Fill a data set with the model of a case."""
+    return run_batch(str(source), str(target), replace(OPTIONS, **changes), model=case.model)

@@ -18,6 +18,7 @@ from mdtim.config import ModelConfig, preset
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page
 
+    from batch_cases import Case
     from service_cases import Place
 
 settings.register_profile(
@@ -67,6 +68,23 @@ def gappy() -> np.ndarray:
     values[60:75, 1] = np.nan
     values[120:124] = np.nan
     return values
+
+
+@pytest.fixture(scope="session")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """A table of sensors, a model of it, and how it is filled as a whole."""
+    from batch_cases import make_case
+
+    return make_case(tmp_path_factory.mktemp("batch") / "model")
+
+
+@pytest.fixture
+def source(case: Case, tmp_path: Path) -> Path:
+    """The table in parts."""
+    from batch_cases import write_parts
+
+    write_parts(case.frame, tmp_path / "source")
+    return tmp_path / "source"
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from batch_cases import Case, make_case, same
+from batch_cases import Case, same
 from mdtim.batch import fill_group
-
-
-@pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return make_case(tmp_path_factory.mktemp("group") / "model")
 
 
 def test_groups_are_filled_as_the_whole_table_is(case: Case) -> None:

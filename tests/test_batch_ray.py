@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from batch_cases import Case, make_case, read_parts, same, write_parts
+from batch_cases import Case, read_parts, same, write_parts
 from mdtim.batch import work
 from mdtim.batch.engine import run_all
 from mdtim.batch.engine_ray import RayPool, ray_pool
@@ -15,11 +15,6 @@ from mdtim.cli import app
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, about sockets and versions
-
-
-@pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return make_case(tmp_path_factory.mktemp("ray") / "model")
 
 
 @pytest.fixture(scope="module")

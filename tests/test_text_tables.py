@@ -182,6 +182,13 @@ def test_a_first_line_that_looks_like_data_is_told(tmp_path: Path) -> None:
         read_styled(tmp_path / "table.csv")
 
 
+@pytest.mark.parametrize("header", ["0,1,2", "2019,2020,2021", "a,1,2", "Unnamed: 0,Unnamed: 1,x"])
+def test_columns_may_be_counted(tmp_path: Path, header: str) -> None:
+    (tmp_path / "table.csv").write_text(f"{header}\n0.5,0.25,1.5\n")
+    frame, _ = read_styled(tmp_path / "table.csv")
+    assert ",".join(frame.columns) == header
+
+
 def test_a_separator_at_the_end_makes_no_column_to_fill(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("t,x,\n1,2.5,\n2,,\n3,1.5,\n")
     frame, _ = read_styled(tmp_path / "table.csv")

@@ -30,7 +30,7 @@ class ImputationWarning(UserWarning):
 
 
 def of_columns(panel: Panel) -> None:
-    """Columns that tell too little to learn from."""
+    """Columns, or all of a table, that tell too little to learn from."""
     counts = panel.observed.sum(axis=0)
     if unseen := _names(panel, counts == 0):
         _warn(f"nothing is observed in column(s) {unseen}: they are left missing")

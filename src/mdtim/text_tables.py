@@ -112,7 +112,7 @@ def _note_doubts(
     numeric : columns in which a sign before three digits may group thousands
     signs : those that were read as decimal signs
     """
-    if all(_DATUM.fullmatch(name.strip()) for name in header if name.strip()):
+    if _looks_like_data([name.strip() for name in header if name.strip()]):
         warnings.warn(
             f"the first line of {path.name} is taken for names of columns, but looks like data "
             f"({', '.join(header[:3])}); give the file a header",
@@ -128,6 +128,14 @@ def _note_doubts(
                 TableWarning,
                 stacklevel=2,
             )
+
+
+def _looks_like_data(names: list[str]) -> bool:
+    """Whether all names are numbers or dates, and no columns that somebody counted: 0, 1, 2."""
+    if not names or not all(map(_DATUM.fullmatch, names)):
+        return False
+    counted = names[0].isdecimal() and [str(int(names[0]) + n) for n in range(len(names))]
+    return names != counted
 
 
 def _grouped_or_decimal(column: pa.ChunkedArray, sign: str) -> str | None:

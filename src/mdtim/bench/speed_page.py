@@ -49,12 +49,10 @@ def _cases(rows: Sequence[Row]) -> list[str]:
         "|---" * 10 + "|",
     ]
     for row in rows:
-        rate = float(row["matmul_tflops"])
-        # Older rows of a CPU have so few digits that their share could be anything.
-        share = f"{float(row['tflops']) / rate:.0%}" if rate >= 1 or len(str(rate)) > 3 else "–"
+        share = float(row["tflops"]) / float(row["matmul_tflops"])
         lines.append(
             f"| {row['case']} | {row['size']} | {row['variant']} | {row['batch']} | "
-            f"{row['draws']} | {float(row['milliseconds']):,.1f} | {row['tflops']} | {share} | "
+            f"{row['draws']} | {float(row['milliseconds']):,.1f} | {row['tflops']} | {share:.0%} | "
             f"{_memory(row)} | {row['commit']} |"
         )
     return lines
