@@ -283,7 +283,7 @@ def _find_time(frame: pd.DataFrame, id_field: Field | None) -> Field | None:
 
 
 def _not_taken_for_time(frame: pd.DataFrame, id_field: Field | None) -> tuple[str, ...]:
-    """Notes on columns that tell no time though their names say so."""
+    """Notes on columns that tell no time though their names, or most of their cells, say so."""
     columns = [Field(position) for position in range(frame.shape[1])]
     columns = [field for field in columns if field != id_field]
     notes = []
