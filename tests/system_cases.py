@@ -49,7 +49,7 @@ TINY: dict[str, dict[str, Any]] = {
     "csdi": {
         **{"n_layers": 1, "n_heads": 2, "n_channels": 8, "d_time_embedding": 8},
         **{"d_feature_embedding": 4, "d_diffusion_embedding": 8, "n_diffusion_steps": 6},
-        **{"num_samples": 4, "hide_training": False},
+        **{"num_samples": 4, "hide_training": False, "validate_every": 3},
     },
 }
 FGTI = {

@@ -23,6 +23,7 @@ from mdtim.config import ModelConfig
 from mdtim.datasets import Dataset, load
 from mdtim.distribution import BinDistribution, GaussianDistribution
 from mdtim.inference import Predictor
+from mdtim.missingness import RATES
 from mdtim.network import FactorizedDiT
 from mdtim.series import WindowBatch
 from mdtim.training import Trainer
@@ -70,6 +71,15 @@ def test_a_run_in_two_pieces_gives_the_rows_of_one(tmp_path: Path) -> None:
     before = pieces.read_text()
     assert run_cells(cells(), pieces, tmp_path / "b", CPU, log=lambda line: None)
     assert pieces.read_text() == before  # a finished cell is never run again
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_every_rate_has_its_first_mask_before_any_has_a_second(tmp_path: Path) -> None:
+    asked = [replace(cells(1)[0], rate=rate, mask_seed=seed) for rate in RATES for seed in (0, 1)]
+    run_cells(asked, tmp_path / "rows.csv", tmp_path / "runs", CPU, log=lambda line: None)
+    with (tmp_path / "rows.csv").open() as file:
+        order = [(row["mask_seed"], row["rate"]) for row in csv.DictReader(file)]
+    assert order == [(seed, str(rate)) for seed in "01" for rate in RATES]
 
 
 @pytest.mark.usefixtures("_tiny")

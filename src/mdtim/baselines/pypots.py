@@ -95,6 +95,7 @@ class PyPOTSImputer:
         values = dict(settings.values)
         self.hide_training: bool = values.pop("hide_training")
         self.num_samples: int | None = values.pop("num_samples", None)
+        self.validate_every: int = values.pop("validate_every", 1)
         self.learning_rate: float = values.pop("lr")
         self.values = {
             key: num_variates if value == "variates" else value for key, value in values.items()
@@ -110,7 +111,11 @@ class PyPOTSImputer:
         """Train as PyPOTS does, within the limits; keep the best epoch by validation."""
         if self.hide_training:
             training_WTV = hide_mixed(training_WTV, np.random.default_rng(self.seed))
-        sets = {"X": training_WTV}, {"X": validation.visible_WTV, "X_ori": validation.values_WTV}
+        validated = slice(None, None, self.validate_every)
+        sets = (
+            {"X": training_WTV},
+            {"X": validation.visible_WTV[validated], "X_ori": validation.values_WTV[validated]},
+        )
         with _global_seed(self.seed, self.device), _quiet() as said:
             clock = self._build(self.settings.limits.epochs(len(training_WTV)))
             self.model.fit(*sets)
