@@ -33,7 +33,8 @@ TIERS = [
     },
     {
         *("triton_compiler", "triton_inverse", "triton_attention", "kernels"),
-        *("triton_rows", "row_passes", "dropout", "fused_block", "fused_stack", "fused_norm"),
+        *("triton_rows", "row_passes", "dropout", "triton_mlp", "mlp_backward"),
+        *("fused_block", "fused_stack", "fused_norm"),
         *("triton_cells", "fused_readout", "readout"),
         *("runtime", "distribution", "calibration", "stacking"),
         *("dynamics", "guesses", "tokenizer", "excess", "masks", "layers", "network", "diffusion"),

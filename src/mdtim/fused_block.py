@@ -1,9 +1,10 @@
 """A whole block along one axis as one operator with its gradients, for a GPU that trains.
 
-:class:`mdtim.layers.AxisBlock` defines what it computes. Matrix products are cuBLAS's; all between
-them are passes of :mod:`mdtim.row_passes` and the attention of :mod:`mdtim.triton_attention`, each
-over memory once. The backward pass keeps the block's input and the outputs of four products (q, k
-and v; attention; both of the MLP) and makes everything else again where it is read.
+:class:`mdtim.layers.AxisBlock` defines what it computes. Matrix products are cuBLAS's, but for
+those of :mod:`mdtim.mlp_backward`; all between them are passes of :mod:`mdtim.row_passes` and the
+attention of :mod:`mdtim.triton_attention`, each over memory once. The backward pass keeps the
+block's input and the outputs of four products (q, k and v; attention; both of the MLP) and makes
+everything else again where it is read.
 
 Shapes: B windows, T steps, V variates, R = B * T * V rows, D width, F = mlp_ratio * D, L attended
 length, d head width. Tensors of rows and weights share one dtype; sums are in float32.
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from mdtim import row_passes
+from mdtim.mlp_backward import back_to_gelu
 from mdtim.row_passes import GATE_A, Rows
 from mdtim.triton_attention import attend, attend_backward
 
@@ -212,10 +214,7 @@ def _backward_of_windows(
     sums_BCSD = rows.new_sums(h_RD)
 
     dz_RD = row_passes.add_backward(rows, grad_RD, z_RD, modulation_B6D, seed, sums_BCSD)
-    dpre_RF = dz_RD @ weights.down
-    act_RF, up_bias = row_passes.gelu_backward_(dpre_RF, pre_RF)
-    down = dz_RD.t() @ act_RF
-    del act_RF
+    dpre_RF, down, up_bias = back_to_gelu(dz_RD, pre_RF, weights.down)
     dx_RD = dpre_RF @ weights.up
     dsum_RD, dy_RD, x_RD = row_passes.add_and_normalize_backward(
         rows, dx_RD, grad_RD, h_RD, y_RD, modulation_B6D, seed, sums_BCSD

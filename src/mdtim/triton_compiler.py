@@ -44,8 +44,7 @@ def jit(function: Callable[..., Any]) -> Any:
     return triton.jit(
         function,
         do_not_specialize=[
-            *("num_sequences", "length", "window_rows", "first_row", "num_rows"),
-            *("num_tiles", "num_programs"),
+            *("num_sequences", "length", "window_rows", "first_row", "num_rows", "num_tiles"),
         ],
         # A seed is one of many in a tensor, so its address is any multiple of 8.
         do_not_specialize_on_alignment=["stride", "sequences", "seed"],

@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from mdtim import row_passes
-from mdtim.bench import mlp_products
 from mdtim.bench.speed import TRAINING_CASES, matmul_rate
 from mdtim.kernels import rope_table
+from mdtim.mlp_backward import back_to_gelu
 from mdtim.row_passes import GATE_A, Rows
 from mdtim.runtime import resolve_device
 from mdtim.triton_attention import attend, attend_backward
@@ -50,8 +49,6 @@ class Step:
     traffic: int
     """Row tensors (R, D) that it reads and writes."""
     flops: float = 0.0
-    is_used: bool = True
-    """Else it may take the place of others."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ def block_steps(shape: BlockShape, device: torch.device, dtype: torch.dtype) -> 
         return torch.randn(size, device=device).to(dtype)
 
     h, y, grad, dx, out = (random(num_rows, width) for _ in range(5))
-    qkv, pre, dact = random(num_rows, 3 * width), random(num_rows, inner), random(num_rows, inner)
+    qkv, pre = random(num_rows, 3 * width), random(num_rows, inner)
     modulation, seed = random(shape.num_windows, 6, width), torch.tensor(1, device=device)
     sums = rows.new_sums(h)
 
@@ -120,9 +117,13 @@ def block_steps(shape: BlockShape, device: torch.device, dtype: torch.dtype) -> 
 
     add_back = (rows, grad, y, modulation, seed, sums)
     yield Step("add, backward", lambda: row_passes.add_backward(*add_back), 3)
-    yield product("down, backward", inner, width, grad)
-    yield Step("GELU, backward", lambda: row_passes.gelu_backward_(dact, pre), 4 * shape.mlp_ratio)
-    yield weight_product("down, weight", grad, pre)
+    down = random(width, inner)
+    yield Step(
+        "down and GELU, backward, and down, weight",
+        lambda: back_to_gelu(grad, pre, down),
+        1 + 2 * shape.mlp_ratio,
+        4.0 * num_rows * inner * width,
+    )
     yield product("up, backward", width, inner, pre)
     add_norm_back = (rows, dx, grad, h, y, modulation, seed, sums)
     yield Step(
@@ -139,26 +140,6 @@ def block_steps(shape: BlockShape, device: torch.device, dtype: torch.dtype) -> 
         5,
     )
     yield weight_product("qkv, weight", qkv, h)
-    if mlp_products.fits(h, inner):
-        yield from fused_mlp_steps(shape, h, pre)
-
-
-def fused_mlp_steps(shape: BlockShape, h_RD: Tensor, pre_RF: Tensor) -> Iterator[Step]:
-    """An MLP in one kernel (up, GELU and down), and back through half of it in another.
-
-    The latter is down, backward; GELU, backward; and down, weight.
-    """
-    width, inner = h_RD.shape[1], pre_RF.shape[1]
-    up, down = (h_RD.new_empty(size).normal_() for size in ((inner, width), (width, inner)))
-    up_bias, down_bias = h_RD.new_zeros(inner), h_RD.new_zeros(width)
-    flops, ratio = 4.0 * shape.num_rows * inner * width, shape.mlp_ratio
-    for tiles in mlp_products.FORWARD_TILES:
-        whole = partial(mlp_products.mlp, h_RD, up, up_bias, down, down_bias, tiles)
-        yield Step(f"MLP, {tiles.rows} x {tiles.inner}", whole, 2 + ratio, flops, is_used=False)
-    for tiles in mlp_products.BACKWARD_TILES:
-        half = partial(mlp_products.down_backward, h_RD, pre_RF, down, tiles)
-        name = f"half of the MLP, backward, {tiles.rows} x {tiles.inner}"
-        yield Step(name, half, 1 + 2 * ratio, flops, is_used=False)
 
 
 def bandwidth(device: torch.device) -> float:
@@ -178,7 +159,7 @@ def measure(
         nbytes = 2.0 * step.traffic * shape.num_rows * shape.width
         floor = max(nbytes / (1e6 * peak), step.flops / (1e9 * rate))
         # A block attends along one axis, a layer along both.
-        count = step.is_used * (1 if step.name.startswith("attention") else 2)
+        count = 1 if step.name.startswith("attention") else 2
         total, floor_of_all = total + count * milliseconds, floor_of_all + count * floor
         yield KernelRow(
             case,

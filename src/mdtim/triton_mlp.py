@@ -1,8 +1,7 @@
-"""Triton kernels for an MLP as a whole: both of its products, and half of their gradients.
+"""Triton kernel of an MLP's way back: through its second product and GELU, and that weight.
 
-Hidden states are written once, for the backward pass, and never read again on the way forward.
-:mod:`mdtim.bench.mlp_products` launches them. Tiles come and go through tensor descriptors, which
-read zeros and write nothing beyond the last row. Products are of 16 bits with sums in float32.
+:mod:`mdtim.mlp_backward` launches it. Tiles come and go through tensor descriptors, which read
+zeros and write nothing beyond the last row. Products are of 16 bits with sums in float32.
 
 Shapes: R rows of a tile, D width, F width inside the MLP, I columns of it at a time.
 """
@@ -33,38 +32,10 @@ def _gelu_factor(x: tl.tensor) -> tl.tensor:
 
 
 @_jit
-def mlp_kernel(
-    x: tl.tensor, up: tl.tensor, up_bias: tl.tensor, down: tl.tensor, down_bias: tl.tensor,
-    z: tl.tensor, pre: tl.tensor, num_tiles: tl.tensor, num_programs: tl.tensor,
-    D: tl.constexpr, F: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr,
-    STAGES: tl.constexpr,
-) -> None:  # fmt: skip
-    """(R, D) down(GELU(up(x))), tile by tile, and the input of GELU, which is kept."""
-    half = tl.arange(0, D // 2)
-    for tile in tl.range(tl.program_id(0), num_tiles, num_programs, num_stages=1):
-        row = tile * ROWS
-        x_RD = x.load([row, 0])
-        z_RD = tl.zeros((ROWS, D), tl.float32)
-        for first in tl.range(0, F, INNER, num_stages=STAGES):
-            value = tl.dot(x_RD, up.load([first, 0]).T)
-            value += tl.load(up_bias + first + tl.arange(0, INNER)).to(tl.float32)[None, :]
-            stored = value.to(x_RD.dtype)
-            pre.store([row, first], stored)
-            value = stored.to(tl.float32)  # as the backward pass will read it
-            value *= _gelu_factor(value)
-            z_RD = tl.dot(value.to(x_RD.dtype), down.load([0, first]).T, z_RD)
-        # In halves, for there is no room for all of it beside the tiles in flight.
-        left, right = tl.split(tl.permute(tl.reshape(z_RD, (ROWS, 2, D // 2)), (0, 2, 1)))
-        left += tl.load(down_bias + half).to(tl.float32)[None, :]
-        z.store([row, 0], left.to(x_RD.dtype))
-        right += tl.load(down_bias + D // 2 + half).to(tl.float32)[None, :]
-        z.store([row, D // 2], right.to(x_RD.dtype))
-
-
-@_jit
-def down_backward_kernel(
+def back_to_gelu_kernel(
     dz: tl.tensor, down: tl.tensor, pre: tl.tensor,
-    dpre: tl.tensor, weight: tl.tensor, bias: tl.tensor, num_tiles: tl.tensor,
+    dpre: tl.tensor, weight: tl.tensor, bias: tl.tensor,
+    num_tiles: tl.tensor,
     D: tl.constexpr, F: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr,
     CHUNKS: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
