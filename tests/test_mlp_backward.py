@@ -46,15 +46,16 @@ def test_a_cpu_and_other_widths_are_not_for_the_kernel(monkeypatch: pytest.Monke
         shapes = (num_rows, width), (num_rows, inner), (width, inner)
         return mlp_backward._is_for_one_kernel(*(torch.zeros(s, dtype=dtype) for s in shapes))
 
-    assert not is_for_it(3, 256, 1024, torch.bfloat16)
+    assert not is_for_it(128, 256, 1024, torch.bfloat16)
     monkeypatch.setattr(mlp_backward, "HAS_TRITON", True)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    assert is_for_it(3, 256, 1024, torch.bfloat16)
+    assert is_for_it(128, 256, 1024, torch.bfloat16)
     assert not is_for_it(0, 256, 1024, torch.bfloat16)
-    assert not is_for_it(3, 128, 512, torch.bfloat16)
-    assert not is_for_it(3, 256, 1000, torch.bfloat16)
-    assert not is_for_it(3, 256, 1024, torch.float32)
+    assert not is_for_it(127, 256, 1024, torch.bfloat16)
+    assert not is_for_it(128, 128, 512, torch.bfloat16)
+    assert not is_for_it(128, 256, 1000, torch.bfloat16)
+    assert not is_for_it(128, 256, 1024, torch.float32)
 
 
 @pytest.mark.gpu

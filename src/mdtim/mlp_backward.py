@@ -54,8 +54,9 @@ def _is_for_one_kernel(dz_RD: Tensor, *others: Tensor) -> bool:
         and torch.version.hip is None
         and torch.cuda.get_device_capability(dz_RD.device) == (9, 0)
         and dz_RD.itemsize == 2
-        and len(dz_RD) > 0
         and dz_RD.shape[1] == 256
+        and len(dz_RD) > 0
+        and len(dz_RD) % _ROWS == 0  # others were not tried on a GPU
         and others[0].shape[1] % _COLUMNS == 0
         and all(tensor.data_ptr() % 16 == 0 for tensor in (dz_RD, *others))
     )
