@@ -73,10 +73,12 @@ def hide(values: np.ndarray, seed: int) -> np.ndarray:
     return missingness.uniform(shape, 0.3, np.random.default_rng(seed))
 
 
-def tiny_system(method: str, seed: int = 0, limits: Limits = LIMITS) -> WindowImputer:
+def tiny_system(
+    method: str, seed: int = 0, limits: Limits = LIMITS, **changes: Any
+) -> WindowImputer:
     """Any of PyPOTS's systems, or FGTI."""
     trained = {"lr": 0.01, "hide_training": True}
-    values = FGTI if method == "fgti" else {**trained, **TINY[method]}
+    values = FGTI if method == "fgti" else {**trained, **TINY[method], **changes}
     settings = Settings(method, dict(values), limits, "a test")
     return build(settings, NUM_STEPS, NUM_VARIATES, seed, torch.device("cpu"))
 

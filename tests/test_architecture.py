@@ -51,6 +51,7 @@ TIERS = [
     },
     {
         *("baselines.protocol", "baselines.settings", "baselines.references"),
+        *("baselines.noise", "baselines.encoder", "baselines.csdi"),
         *("baselines.regression", "baselines.pypots", "baselines.registry", "pypots"),
         *("baselines.fgti", "baselines.fgti.filters", "baselines.fgti.diffusion"),
         *("baselines.fgti.network", "baselines.fgti.imputer"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ import torch
 
 from mdtim.baselines.fgti.diffusion import Schedule
 from mdtim.baselines.fgti.filters import dominant_frequencies, high_frequencies
-from mdtim.baselines.fgti.imputer import FGTIImputer, _normal
-from mdtim.baselines.fgti.network import GuidedNoiseNetwork, NetworkSizes
+from mdtim.baselines.fgti.imputer import FGTIImputer
+from mdtim.baselines.fgti.network import GuidedAttention, GuidedNoiseNetwork, NetworkSizes
+from mdtim.baselines.noise import normal
 from mdtim.baselines.protocol import HeldOut, conceal
+from mdtim.kernels import Axis
 from system_cases import FGTI, LIMITS, held_out, hide, tiny_system, windows
 
 CPU = torch.device("cpu")
@@ -55,11 +58,11 @@ def test_a_step_back_has_the_mean_and_spread_of_the_posterior() -> None:
 
 def test_normal_numbers_are_normal_and_belong_to_their_key() -> None:
     keys = torch.arange(100_000)
-    drawn = _normal(0, 3, keys)
+    drawn = normal(0, 3, keys)
     assert float(drawn.mean()) == pytest.approx(0, abs=0.01)
     assert float(drawn.std()) == pytest.approx(1, abs=0.01)
-    assert torch.equal(_normal(0, 3, keys[50:60]), drawn[50:60])
-    assert not torch.equal(_normal(0, 4, keys), drawn)
+    assert torch.equal(normal(0, 3, keys[50:60]), drawn[50:60])
+    assert not torch.equal(normal(0, 4, keys), drawn)
 
 
 def sizes() -> NetworkSizes:
@@ -73,7 +76,8 @@ def test_the_network_uses_the_guide_in_both_layers() -> None:
     torch.nn.init.normal_(network.out[2].weight)  # type: ignore[arg-type]
     visible, seen = torch.randn(2, 12, 3), torch.rand(2, 12, 3) < 0.7
     condition = network.condition(visible * seen, seen, visible)
-    assert condition.guide_BTVGC.shape == (2, 12, 3, 2, 8)
+    assert condition.layers[0].temporal.key.shape == (2 * 3, 2, 2 * 12, 4)
+    assert condition.layers[0].variate.key.shape == (2 * 12, 2, 2 * 3, 4)
     step = torch.tensor([1, 4])
     said = network(torch.randn(2, 12, 3), step, condition)
     assert said.shape == (2, 12, 3)
@@ -82,6 +86,62 @@ def test_the_network_uses_the_guide_in_both_layers() -> None:
         for attention in (layer.temporal, layer.variate):  # type: ignore[union-attr]
             assert attention.cross.in_proj_weight.grad.abs().sum() > 0
     assert network.guide_in.weight.grad is not None
+
+
+@pytest.mark.parametrize("axis", ["time", "variate"])
+def test_guided_attention_is_a_layer_and_a_look_of_pytorch(axis: Axis) -> None:
+    torch.manual_seed(0)
+    attention = GuidedAttention(8, 2, axis).eval()
+    h, guide = torch.randn(2, 5, 12, 3, 8), torch.randn(2, 12, 3, 2, 8)
+    said = attention(h.flatten(0, 1), attention.look(guide)).view(h.shape)
+    for sample in range(5):
+        x, tokens = h[:, sample], guide.movedim(3, 1)
+        if axis == "time":
+            x, tokens = x.transpose(1, 2), tokens.transpose(2, 3)
+        x = attention.self_layer(x.reshape(-1, *x.shape[2:]))
+        tokens = tokens.movedim(1, 2).reshape(len(x), -1, 8)  # of a sequence: its views
+        looked, _ = attention.cross(attention.norm(x), tokens, tokens)
+        expected = (x + looked).view(2, -1, *x.shape[1:])
+        expected = expected.transpose(1, 2) if axis == "time" else expected
+        torch.testing.assert_close(said[:, sample], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_samples_of_a_window_are_as_if_each_were_alone() -> None:
+    torch.manual_seed(0)
+    network = GuidedNoiseNetwork(sizes(), 3).eval()
+    torch.nn.init.normal_(network.out[2].weight)  # type: ignore[arg-type]
+    visible, seen = torch.randn(2, 12, 3), torch.rand(2, 12, 3) < 0.7
+    condition = network.condition(visible * seen, seen, visible)
+    noised, step = torch.randn(2, 4, 12, 3), torch.randint(0, 6, (2, 4))
+    together = network(noised.flatten(0, 1), step.flatten(), condition).view(noised.shape)
+    for sample in range(4):
+        alone = network(noised[:, sample], step[:, sample], condition)
+        torch.testing.assert_close(together[:, sample], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_the_learning_rate_drops_by_the_clock_where_time_ends_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training, _, _ = windows()
+    imputer = tiny_system(
+        "fgti", limits=replace(LIMITS, max_minutes=1, max_epochs=100, patience=100)
+    )
+    assert isinstance(imputer, FGTIImputer)
+    rates: list[float] = []
+    now = [0.0]
+
+    class Spy(torch.optim.Adam):
+        def step(self, closure: Any = None) -> None:
+            rates.append(self.param_groups[0]["lr"])
+            now[0] += 1.0  # a step takes a second
+
+    monkeypatch.setattr(torch.optim, "Adam", Spy)
+    monkeypatch.setattr("mdtim.baselines.fgti.imputer.time.monotonic", lambda: now[0])
+    imputer.fit(training[:32], held_out())
+    assert rates[0] == pytest.approx(0.01)
+    assert rates[50] == pytest.approx(0.001)
+    assert rates[-1] == pytest.approx(0.0001)
+    assert len(rates) == pytest.approx(60, abs=3)
 
 
 def test_fgti_learns_fills_and_keeps() -> None:

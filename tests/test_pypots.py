@@ -137,6 +137,31 @@ def test_training_windows_are_hidden_as_the_test_is() -> None:
     np.testing.assert_allclose(shares, [0.3, 0.5, 0.7] * 2, atol=0.03)
 
 
+def test_windows_can_be_shown_several_times_each_hidden_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[np.ndarray] = []
+    system = tiny_system("dlinear", hide_training=3)
+    assert isinstance(system, adapter.PyPOTSImputer)
+
+    class Model:
+        def fit(self, training: dict[str, np.ndarray], validation: object) -> None:
+            shown.append(training["X"])
+
+    def build(epochs: int) -> adapter._Clock:
+        system.model = Model()
+        return adapter._Clock(60)
+
+    monkeypatch.setattr(system, "_build", build)
+    whole = windows()[0]
+    system.fit(whole, held_out())
+    copies = shown[0].reshape(3, *whole.shape)
+    hidden = np.isnan(copies)
+    assert (copies[~hidden] == np.broadcast_to(whole, copies.shape)[~hidden]).all()
+    assert (hidden[0] != hidden[1]).any()
+    assert hidden.all(0).mean() < 0.2 < 0.4 < hidden.mean()  # most cells are seen in some copy
+
+
 def test_nothing_of_pypots_is_imported_before_it_is_asked_for() -> None:
     code = (
         "import sys, mdtim.baselines.pypots, mdtim.baselines.registry, mdtim.benchmark.runner; "

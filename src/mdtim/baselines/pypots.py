@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from mdtim import missingness
+from mdtim.baselines.csdi import CSDISampler
 from mdtim.baselines.protocol import Filled, HeldOut, Windows, conceal, keep_observed
 from mdtim.baselines.settings import Settings
 
@@ -93,7 +94,7 @@ class PyPOTSImputer:
         self.seed = seed
         self.device = device
         values = dict(settings.values)
-        self.hide_training: bool = values.pop("hide_training")
+        self.num_hidings = int(values.pop("hide_training"))
         self.num_samples: int | None = values.pop("num_samples", None)
         self.validate_every: int = values.pop("validate_every", 1)
         self.learning_rate: float = values.pop("lr")
@@ -109,8 +110,10 @@ class PyPOTSImputer:
 
     def fit(self, training_WTV: Windows, validation: HeldOut) -> None:
         """Train as PyPOTS does, within the limits; keep the best epoch by validation."""
-        if self.hide_training:
-            training_WTV = hide_mixed(training_WTV, np.random.default_rng(self.seed))
+        if self.num_hidings:
+            generator = np.random.default_rng(self.seed)
+            ways = [hide_mixed(training_WTV, generator) for _ in range(self.num_hidings)]
+            training_WTV = np.concatenate(ways)
         validated = slice(None, None, self.validate_every)
         sets = (
             {"X": training_WTV},
@@ -150,6 +153,7 @@ class PyPOTSImputer:
         assert self.model is not None, "fit or restore comes first"
         size = self.model.batch_size = FILL_BATCH if self.num_samples is None else SAMPLE_BATCH
         with _global_seed(self.seed, self.device), _quiet():
+            self.model.model.eval()
             parts = [
                 self._predict(visible_WTV[begin : begin + size])
                 for begin in range(0, len(visible_WTV), size)
@@ -165,13 +169,14 @@ class PyPOTSImputer:
             return filled
         if self.settings.method == "gpvae":
             return self._gpvae_samples(visible_BTV)
-        given = self.model.predict({"X": visible_BTV}, n_sampling_times=self.num_samples)
-        return np.moveaxis(given["imputation"], 1, 0)
+        assert self.settings.method == "csdi", "the other one that draws"
+        return CSDISampler(self.model.model, self.seed, self.device).draw(
+            visible_BTV, self.num_samples
+        )
 
     @torch.no_grad()
     def _gpvae_samples(self, visible_BTV: Windows) -> Windows:
         """Decode draws of the latent path: PyPOTS decodes its mean, the same for every sample."""
-        self.model.model.eval()
         backbone = self.model.model.backbone
         values = torch.from_numpy(np.nan_to_num(visible_BTV).astype(np.float32)).to(self.device)
         latent = backbone.encode(values)

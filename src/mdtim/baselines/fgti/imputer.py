@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import math
 import time
-import zlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -18,13 +17,15 @@ from torch import Tensor
 
 from mdtim.baselines.fgti.diffusion import Schedule
 from mdtim.baselines.fgti.network import Condition, GuidedNoiseNetwork, NetworkSizes
+from mdtim.baselines.noise import cell_keys, normal, samples_first
 from mdtim.baselines.protocol import Filled, HeldOut, Windows, keep_observed
 from mdtim.baselines.settings import Settings
 from mdtim.guesses import Neighbours
-from mdtim.runtime import keyed_uniform
 
 VALIDATION_LEVELS = 5
 """Noise levels per validation window; the score is their mean."""
+LR_DROPS = (0.75, 0.9)
+"""Shares of the epochs, or of the time if that ends first, after which the rate is a tenth."""
 CELLS_AT_ONCE = 500_000
 """Cells of all windows and samples in one forward pass."""
 
@@ -57,6 +58,7 @@ class FGTIImputer:
             torch.manual_seed(seed)
             self.network = GuidedNoiseNetwork(sizes, num_variates).to(device)
         self.schedule = Schedule.quadratic(sizes.num_diffusion_steps, first, last, device)
+        self.fill_dtype = torch.float16 if device.type == "cuda" else torch.float32
 
     @property
     def num_parameters(self) -> int:
@@ -73,11 +75,13 @@ class FGTIImputer:
         optimizer = torch.optim.Adam(
             self.network.parameters(), lr=self.learning_rate, weight_decay=1e-6
         )
-        drops = [int(0.75 * epochs), int(0.9 * epochs)]
-        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, drops, gamma=0.1)
-        end = time.monotonic() + 60 * limits.max_minutes
+        began, allowed = time.monotonic(), 60 * limits.max_minutes
+        end = began + allowed
         best, best_state, waited = math.inf, None, 0
-        for _ in range(epochs):
+        for epoch in range(epochs):
+            spent = max(epoch / epochs, (time.monotonic() - began) / max(allowed, 1e-9))
+            for group in optimizer.param_groups:
+                group["lr"] = self.learning_rate * 0.1 ** sum(spent >= drop for drop in LR_DROPS)
             self.network.train()
             order = generator.permutation(len(training_WTV))
             for begin in range(0, len(order), limits.batch_size):
@@ -88,7 +92,6 @@ class FGTIImputer:
                 optimizer.step()
                 if time.monotonic() > end:
                     break
-            schedule.step()
             error = self._validation_error(validation)
             if error < best:
                 best, best_state, waited = error, copy.deepcopy(self.network.state_dict()), 0
@@ -146,37 +149,27 @@ class FGTIImputer:
     def fill(self, visible_WTV: Windows) -> Filled:
         """Samples by running the noise backwards; the fill is their median."""
         self.network.eval()
+        network = copy.deepcopy(self.network).to(self.fill_dtype)
         at_once = max(1, CELLS_AT_ONCE // (self.num_samples * math.prod(visible_WTV.shape[1:])))
         parts = [
-            self._samples(visible_WTV[begin : begin + at_once])
+            self._samples(network, visible_WTV[begin : begin + at_once])
             for begin in range(0, len(visible_WTV), at_once)
         ]
         samples_SWTV = keep_observed(visible_WTV, np.concatenate(parts, axis=1))
         return Filled(keep_observed(visible_WTV, np.median(samples_SWTV, axis=0)), samples_SWTV)
 
-    def _samples(self, visible_BTV: Windows) -> Windows:
+    def _samples(self, network: GuidedNoiseNetwork, visible_BTV: Windows) -> Windows:
         count = self.num_samples
-        condition = self._condition(visible_BTV).repeat(count)
+        condition = self._condition(visible_BTV).to(self.fill_dtype)
         hidden = torch.from_numpy(np.isnan(visible_BTV)).to(self.device)
         hidden = hidden.repeat_interleave(count, 0)
-        keys = self._cell_keys(visible_BTV)
-        current = _normal(self.seed, len(self.schedule), keys)
+        keys = cell_keys(visible_BTV, count).to(self.device)
+        current = normal(self.seed, len(self.schedule), keys)
         for step in reversed(range(len(self.schedule))):
-            step_B = torch.full((len(current),), step, device=self.device)
-            said = self.network(current * hidden, step_B, condition)
-            current = self.schedule.back(current, said, step, _normal(self.seed, step, keys))
-        drawn: Windows = current.reshape(len(visible_BTV), count, *current.shape[1:]).cpu().numpy()
-        return np.moveaxis(drawn, 1, 0)
-
-    def _cell_keys(self, visible_BTV: Windows) -> Tensor:
-        """(B · S, T, V) one number per window, sample and cell, from the window's content."""
-        content = np.ascontiguousarray(visible_BTV, dtype=np.float32)
-        window = torch.tensor([zlib.crc32(one.tobytes()) for one in content])
-        size = int(np.prod(visible_BTV.shape[1:]))
-        sample = torch.arange(self.num_samples)
-        first = (window[:, None] * self.num_samples + sample).reshape(-1, 1) * size
-        keys = first + torch.arange(size)
-        return keys.reshape(-1, *visible_BTV.shape[1:]).to(self.device)
+            step_N = torch.full((len(current),), step, device=self.device)
+            said = network((current * hidden).to(self.fill_dtype), step_N, condition).float()
+            current = self.schedule.back(current, said, step, normal(self.seed, step, keys))
+        return samples_first(current, count)
 
     def _condition(self, visible_BTV: Windows) -> Condition:
         values = self._put(np.nan_to_num(visible_BTV))
@@ -197,10 +190,3 @@ class FGTIImputer:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take trained weights."""
         self.network.load_state_dict(state)
-
-
-def _normal(seed: int, stream: int, keys: Tensor) -> Tensor:
-    """Standard normal numbers, a pure function of (seed, stream, key): Box and Muller's."""
-    first, second = (keyed_uniform(seed, 2 * stream + half, keys) for half in (0, 1))
-    radius = (-2 * torch.log1p(-first)).sqrt()
-    return radius * torch.cos(2 * math.pi * second)

@@ -1,18 +1,25 @@
 """The guided noise network: residual layers along time and variates, each with a look at the guide.
 
-B windows, T steps, V variates, C channels, G guide views.
+What a window says is the same at every noise level and for every sample, so it is projected once,
+for all layers, before the first; the samples of a window look at its guide together.
+
+B windows, S samples of each, N = B * S, T steps, V variates, C channels, G guide views, M sequences
+of a window and L their length (V and T, or T and V), H heads, d their width.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mdtim.baselines.encoder import encode
 from mdtim.baselines.fgti.filters import dominant_frequencies, high_frequencies
+from mdtim.kernels import Axis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,23 +39,38 @@ class NetworkSizes:
     """Frequencies that the dominant view keeps."""
 
 
+class Look(NamedTuple):
+    """What attention to a guide looks at: its tokens as keys and values."""
+
+    key: Tensor
+    """(B * M, H, G * L, d)"""
+    value: Tensor
+
+
+class LayerCondition(NamedTuple):
+    """What a window says to one layer."""
+
+    side_BTVE: Tensor
+    """Side information, projected, E = 2 * C."""
+    temporal: Look
+    variate: Look
+
+
 @dataclass(frozen=True, eq=False)
 class Condition:
     """What a window says, whatever the noise: made once, used at every step."""
 
     visible_BTV: Tensor
     """Values, 0 where not visible."""
-    side_BTVF: Tensor
-    """Embeddings of time and variate, and whether the cell is visible."""
-    guide_BTVGC: Tensor
+    layers: list[LayerCondition]
 
-    def repeat(self, times: int) -> Condition:
-        """The same condition for several samples of each window."""
-        return Condition(
-            self.visible_BTV.repeat_interleave(times, 0),
-            self.side_BTVF.repeat_interleave(times, 0),
-            self.guide_BTVGC.repeat_interleave(times, 0),
-        )
+    def to(self, dtype: torch.dtype) -> Condition:
+        """The same in another precision."""
+        layers = [
+            LayerCondition(side.to(dtype), *(Look(*(x.to(dtype) for x in look)) for look in looks))
+            for side, *looks in self.layers
+        ]
+        return Condition(self.visible_BTV.to(dtype), layers)
 
 
 class GuidedNoiseNetwork(nn.Module):
@@ -106,19 +128,27 @@ class GuidedNoiseNetwork(nn.Module):
         # Each view of each variate is one sequence of T tokens.
         along = guide_BTVGC.permute(0, 2, 3, 1, 4)
         encoded = self.guide(along.reshape(-1, *along.shape[-2:])).reshape(along.shape)
-        return Condition(visible_BTV, side, encoded.permute(0, 3, 1, 2, 4))
+        guide_BTVGC = encoded.permute(0, 3, 1, 2, 4)
+        layers = [cast(ResidualLayer, layer).condition(side, guide_BTVGC) for layer in self.layers]
+        return Condition(visible_BTV, layers)
 
-    def forward(self, noised_BTV: Tensor, step_B: Tensor, condition: Condition) -> Tensor:
-        """(B, T, V) the noise in `noised_BTV`, whose visible cells are 0."""
+    def forward(self, noised_NTV: Tensor, step_N: Tensor, condition: Condition) -> Tensor:
+        """(N, T, V) the noise in `noised_NTV`, whose visible cells are 0.
+
+        Samples of a window lie side by side.
+        """
         channels = self.sizes.num_channels
-        h = F.relu(self.inputs(torch.stack([condition.visible_BTV, noised_BTV], dim=-1)))
-        step_BC = self.steps(sinusoids(step_B, 2 * channels))
+        visible_NTV = condition.visible_BTV.repeat_interleave(
+            len(noised_NTV) // len(condition.visible_BTV), 0
+        )
+        h = F.relu(self.inputs(torch.stack([visible_NTV, noised_NTV], dim=-1)))
+        step_NC = self.steps(sinusoids(step_N, 2 * channels).to(h.dtype))
         total = torch.zeros_like(h)
-        for layer in self.layers:
-            h, skip = layer(h, step_BC, condition.side_BTVF, condition.guide_BTVGC)
+        for layer, said in zip(self.layers, condition.layers, strict=True):
+            h, skip = layer(h, step_NC, said)
             total = total + skip
-        said: Tensor = self.out(total / math.sqrt(len(self.layers)))[..., 0]
-        return said
+        noise: Tensor = self.out(total / math.sqrt(len(self.layers)))[..., 0]
+        return noise
 
 
 class ResidualLayer(nn.Module):
@@ -127,41 +157,76 @@ class ResidualLayer(nn.Module):
     def __init__(self, channels: int, side_width: int, num_heads: int) -> None:
         super().__init__()
         self.step = nn.Linear(channels, channels)
-        self.temporal = GuidedAttention(channels, num_heads)
-        self.variate = GuidedAttention(channels, num_heads)
+        self.temporal = GuidedAttention(channels, num_heads, "time")
+        self.variate = GuidedAttention(channels, num_heads, "variate")
         self.middle = nn.Linear(channels, 2 * channels)
         self.side = nn.Linear(side_width, 2 * channels)
         self.out = nn.Linear(channels, 2 * channels)
 
+    def condition(self, side_BTVF: Tensor, guide_BTVGC: Tensor) -> LayerCondition:
+        """Project what windows say."""
+        return LayerCondition(
+            self.side(side_BTVF),
+            self.temporal.look(guide_BTVGC),
+            self.variate.look(guide_BTVGC),
+        )
+
     def forward(
-        self, h_BTVC: Tensor, step_BC: Tensor, side_BTVF: Tensor, guide_BTVGC: Tensor
+        self, h_NTVC: Tensor, step_NC: Tensor, condition: LayerCondition
     ) -> tuple[Tensor, Tensor]:
         """States for the next layer, and what goes straight to the output."""
-        y = h_BTVC + self.step(step_BC)[:, None, None]
-        # Sequences of T steps with 2T guide tokens, then of V variates with 2V guide tokens.
-        y = self.temporal(y.transpose(1, 2), guide_BTVGC.transpose(1, 2)).transpose(1, 2)
-        y = self.variate(y, guide_BTVGC)
-        gate, content = (self.middle(y) + self.side(side_BTVF)).chunk(2, dim=-1)
+        y = h_NTVC + self.step(step_NC)[:, None, None]
+        y = self.variate(self.temporal(y, condition.temporal), condition.variate)
+        windows = condition.side_BTVE.shape
+        y = self.middle(y).view(windows[0], -1, *windows[1:]) + condition.side_BTVE[:, None]
+        gate, content = y.view(len(h_NTVC), *windows[1:]).chunk(2, dim=-1)
         residual, skip = self.out(gate.sigmoid() * content.tanh()).chunk(2, dim=-1)
-        return (h_BTVC + residual) / math.sqrt(2), skip
+        return (h_NTVC + residual) / math.sqrt(2), skip
 
 
 class GuidedAttention(nn.Module):
-    """A transformer layer over sequences, then cross-attention to their guide."""
+    """A transformer layer along an axis, then cross-attention to the guide along that axis."""
 
-    def __init__(self, channels: int, num_heads: int) -> None:
+    def __init__(self, channels: int, num_heads: int, axis: Axis) -> None:
         super().__init__()
+        self.axis: Axis = axis
+        self.num_heads = num_heads
         self.self_layer = _encoder_layer(channels, num_heads)
         self.cross = nn.MultiheadAttention(channels, num_heads, batch_first=True)
         self.norm = nn.LayerNorm(channels)
 
-    def forward(self, h: Tensor, guide: Tensor) -> Tensor:
-        """(B, M, L, C) sequences of length L, with a guide (B, M, L, G, C) for each."""
-        sequences = self.self_layer(h.reshape(-1, *h.shape[-2:]))
-        tokens = guide.reshape(len(sequences), -1, guide.shape[-1])
-        looked, _ = self.cross(self.norm(sequences), tokens, tokens, need_weights=False)
-        guided: Tensor = (sequences + looked).reshape(h.shape)
-        return guided
+    def look(self, guide_BTVGC: Tensor) -> Look:
+        """Keys and values of a guide: G * L tokens for every sequence of a window."""
+        channels, bias = guide_BTVGC.shape[-1], self.cross.in_proj_bias
+        both = F.linear(guide_BTVGC, self.cross.in_proj_weight[channels:], bias[channels:])
+        # As if the views were samples: behind one another in one sequence.
+        return Look(*(self._sequences(x.movedim(3, 1)) for x in both.chunk(2, dim=-1)))
+
+    def forward(self, h_NTVC: Tensor, look: Look) -> Tensor:
+        """(N, T, V, C) to the same; all samples of a window with one look."""
+        x = encode(self.self_layer, h_NTVC, self.axis)
+        channels, num_sequences = x.shape[-1], x.shape[2 if self.axis == "time" else 1]
+        weight, bias = self.cross.in_proj_weight[:channels], self.cross.in_proj_bias[:channels]
+        query = F.linear(self.norm(x), weight, bias)
+        query = query.view(len(look.key) // num_sequences, -1, *query.shape[1:])
+        seen = F.scaled_dot_product_attention(self._sequences(query), look.key, look.value)
+        looked: Tensor = self.cross.out_proj(self._cells(seen, query.shape).reshape(x.shape))
+        return x + looked
+
+    def _sequences(self, x_BSTVC: Tensor) -> Tensor:
+        """(B * M, H, S * L, d): samples behind one another."""
+        x = x_BSTVC.view(*x_BSTVC.shape[:4], self.num_heads, -1)
+        x = x.permute(0, 3, 4, 1, 2, 5) if self.axis == "time" else x.permute(0, 2, 4, 1, 3, 5)
+        return x.flatten(3, 4).flatten(0, 1)
+
+    def _cells(self, x: Tensor, shape: torch.Size) -> Tensor:
+        """(B, S, T, V, C) again."""
+        num_windows, num_samples = shape[:2]
+        x = x.view(
+            num_windows, -1, self.num_heads, num_samples, x.shape[2] // num_samples, x.shape[3]
+        )
+        x = x.permute(0, 3, 4, 1, 2, 5) if self.axis == "time" else x.permute(0, 3, 1, 4, 2, 5)
+        return x.flatten(-2)
 
 
 def _encoder_layer(channels: int, num_heads: int) -> nn.TransformerEncoderLayer:

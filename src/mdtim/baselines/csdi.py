@@ -1,0 +1,115 @@
+"""Samples of PyPOTS's CSDI by its own weights, with states laid out as mdtim's kernels read them.
+
+PyPOTS keeps the channels in front and turns all states around before and behind each attention,
+one sample at a time. Here channels lie last from beginning to end, the samples of a window side by
+side, and what a window says is projected once for all noise levels. On a GPU the states are
+float16, whose ten bits are those of the products in PyPOTS (TF32).
+
+B windows, S samples of each, N = B * S, T steps, V variates, C channels, E = 2 * C.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mdtim.baselines.encoder import encode
+from mdtim.baselines.noise import cell_keys, normal, samples_first
+from mdtim.baselines.protocol import Windows
+
+CELLS_AT_ONCE = 2**20
+"""Cells of all windows and samples in one forward pass."""
+
+
+class CSDISampler:
+    """Draws from a trained model.
+
+    Parameters
+    ----------
+    core : PyPOTS's module of the whole model
+    """
+
+    def __init__(self, core: Any, seed: int, device: torch.device) -> None:
+        assert not core.is_unconditional, "only samples given the visible cells"
+        self.core = core
+        self.seed = seed
+        self.device = device
+        self.dtype = torch.float16 if device.type == "cuda" else torch.float32
+        self.network = copy.deepcopy(core.backbone.diff_model).to(self.dtype)
+
+    @torch.no_grad()
+    def draw(self, visible_WTV: Windows, num_samples: int) -> Windows:
+        """(S, W, T, V) samples of windows with NaN at the cells to fill."""
+        at_once = max(1, CELLS_AT_ONCE // (num_samples * math.prod(visible_WTV.shape[1:])))
+        parts = [
+            self._draw(visible_WTV[begin : begin + at_once], num_samples)
+            for begin in range(0, len(visible_WTV), at_once)
+        ]
+        return np.concatenate(parts, axis=1)
+
+    def _draw(self, visible_BTV: Windows, num_samples: int) -> Windows:
+        backbone = self.core.backbone
+        values = torch.from_numpy(np.nan_to_num(visible_BTV).astype(np.float32)).to(self.device)
+        seen = torch.from_numpy(~np.isnan(visible_BTV)).to(self.device)
+        sides = self._sides(seen)
+        values, seen = (x.repeat_interleave(num_samples, 0) for x in (values, seen))
+        keys = cell_keys(visible_BTV, num_samples).to(self.device)
+        current = normal(self.seed, backbone.n_diffusion_steps, keys)
+        for step in reversed(range(backbone.n_diffusion_steps)):
+            said = self.noise(torch.stack([values, current * ~seen], dim=-1), sides, step)
+            beta, kept, all_kept = (
+                float(table[step]) for table in (backbone.beta, backbone.alpha_hat, backbone.alpha)
+            )
+            current = (current - (1 - kept) / (1 - all_kept) ** 0.5 * said) / kept**0.5
+            if step > 0:
+                spread = ((1 - float(backbone.alpha[step - 1])) / (1 - all_kept) * beta) ** 0.5
+                current += spread * normal(self.seed, step, keys)
+        return samples_first(current, num_samples)
+
+    def _sides(self, seen_BTV: Tensor) -> list[Tensor]:
+        """(B, T, V, E) for each layer: side information, projected."""
+        cond_BVT = seen_BTV.transpose(1, 2).float()
+        steps_BT = torch.arange(seen_BTV.shape[1], device=self.device).expand(len(seen_BTV), -1)
+        side_BTVF = self.core.get_side_info(steps_BT.float(), cond_BVT).permute(0, 3, 2, 1)
+        side_BTVF = side_BTVF.to(self.dtype)
+        return [_point(layer.cond_projection, side_BTVF) for layer in self.network.residual_layers]
+
+    def noise(self, inputs_NTV2: Tensor, sides: Sequence[Tensor], step: int) -> Tensor:
+        """(N, T, V) float32, what the network says is noise.
+
+        Parameters
+        ----------
+        inputs_NTV2 : visible values and noised ones, each 0 at the cells of the other
+        sides : (B, T, V, E) for each layer
+        """
+        network = self.network
+        h = F.relu(_point(network.input_projection, inputs_NTV2.to(self.dtype)))
+        level = network.diffusion_embedding(torch.tensor([step], device=self.device))
+        total = torch.zeros_like(h)
+        for layer, side in zip(network.residual_layers, sides, strict=True):
+            y = h + layer.diffusion_projection(level)
+            if y.shape[1] > 1:  # as in PyPOTS, nothing along an axis of one position
+                y = encode(layer.time_layer.layers[0], y, "time")
+            if y.shape[2] > 1:
+                y = encode(layer.feature_layer.layers[0], y, "variate")
+            y = _point(layer.mid_projection, y).view(len(side), -1, *side.shape[1:]) + side[:, None]
+            gate, content = y.view(*h.shape[:3], -1).chunk(2, dim=-1)
+            y = _point(layer.output_projection, gate.sigmoid() * content.tanh())
+            residual, skip = y.chunk(2, dim=-1)
+            h = (h + residual) / math.sqrt(2)
+            total = total + skip
+        total = total / math.sqrt(len(network.residual_layers))
+        total = F.relu(_point(network.output_projection1, total))
+        return _point(network.output_projection2, total)[..., 0].float()
+
+
+def _point(convolution: nn.Conv1d, x: Tensor) -> Tensor:
+    """A convolution of one point, over the last axis."""
+    return F.linear(x, convolution.weight[:, :, 0], convolution.bias)

@@ -1,0 +1,92 @@
+"""Samples of CSDI here are those that PyPOTS's own code draws, but for the order of its sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mdtim.baselines import csdi
+from mdtim.baselines.csdi import CSDISampler
+from mdtim.baselines.noise import cell_keys, normal
+from mdtim.baselines.protocol import conceal
+from mdtim.baselines.pypots import PyPOTSImputer, _quiet
+from system_cases import hide, tiny_system, windows
+
+pytest.importorskip("pypots")
+CPU = torch.device("cpu")
+TEST = windows()[2][:6]
+VISIBLE = conceal(TEST, hide(TEST, 3))
+
+
+def core() -> Any:
+    """An untrained model whose last weight is not zero."""
+    system = tiny_system("csdi")
+    assert isinstance(system, PyPOTSImputer)
+    torch.manual_seed(0)
+    with _quiet():
+        system._build(epochs=1)
+    model = system.model.model.eval()
+    torch.nn.init.normal_(model.backbone.diff_model.output_projection2.weight)
+    return model
+
+
+def test_the_noise_is_what_pypots_says() -> None:
+    model = core()
+    sampler = CSDISampler(model, 0, CPU)
+    inputs = torch.randn(len(TEST), *TEST.shape[1:], 2)
+    seen = torch.rand(TEST.shape) < 0.6
+    steps = torch.arange(TEST.shape[1]).expand(len(TEST), -1)
+    side = model.get_side_info(steps, seen.transpose(1, 2).float())
+    expected = model.backbone.diff_model(inputs.permute(0, 3, 2, 1), side, torch.tensor([4]))
+    with torch.no_grad():
+        said = sampler.noise(inputs, sampler._sides(seen), 4)
+    torch.testing.assert_close(said, expected.transpose(1, 2), atol=1e-5, rtol=1e-5)
+
+
+def test_samples_are_those_of_pypots_for_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, count = core(), 3
+    levels = model.backbone.n_diffusion_steps
+    keys = cell_keys(VISIBLE, count).view(len(VISIBLE), count, *VISIBLE.shape[1:])
+    order = [(sample, step) for sample in range(count) for step in reversed(range(1, levels + 1))]
+
+    def next_noise(like: torch.Tensor) -> torch.Tensor:
+        # First what a sample starts from, then the noise of its steps; the last step has none.
+        sample, step = order.pop(0)
+        return normal(7, step, keys[:, sample]).transpose(1, 2)
+
+    drawn = CSDISampler(model, 7, CPU).draw(VISIBLE, count)
+    seen = torch.from_numpy(~np.isnan(VISIBLE)).transpose(1, 2).float()
+    inputs = {
+        "X": torch.from_numpy(np.nan_to_num(VISIBLE)).transpose(1, 2),
+        "cond_mask": seen,
+        "observed_tp": torch.arange(VISIBLE.shape[1]).expand(len(VISIBLE), -1),
+    }
+    monkeypatch.setattr(torch, "randn_like", next_noise)
+    with torch.no_grad():
+        given = model(inputs, n_sampling_times=count)["reconstruction"]
+    assert not order
+    np.testing.assert_allclose(drawn, given.transpose(0, 1).numpy(), rtol=1e-3, atol=1e-3)
+
+
+def test_a_window_gets_the_same_samples_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = CSDISampler(core(), 0, CPU)
+    whole = sampler.draw(VISIBLE, 2)
+    monkeypatch.setattr(csdi, "CELLS_AT_ONCE", 1)  # a window at a time
+    np.testing.assert_allclose(sampler.draw(VISIBLE[::-1].copy(), 2)[:, ::-1], whole, atol=1e-4)
+    assert (whole[0] != whole[1]).any()
+
+
+def test_a_single_variate_attends_to_nothing() -> None:
+    model = core()
+    sampler = CSDISampler(model, 0, CPU)
+    inputs, seen = torch.randn(2, 12, 1, 2), torch.rand(2, 12, 1) < 0.5
+    model.n_features = 1
+    model.embed_layer = torch.nn.Embedding(1, 4)
+    side = model.get_side_info(torch.arange(12).expand(2, -1), seen.transpose(1, 2).float())
+    expected = model.backbone.diff_model(inputs.permute(0, 3, 2, 1), side, torch.tensor([2]))
+    with torch.no_grad():
+        said = sampler.noise(inputs, sampler._sides(seen), 2)
+    torch.testing.assert_close(said, expected.transpose(1, 2), atol=1e-5, rtol=1e-5)
