@@ -15,6 +15,7 @@ from mdtim.benchmark.reading import (
     TextRow,
     choose,
     mean_over_seeds,
+    over_seeds,
     paper_costs,
     paper_figures,
 )
@@ -27,8 +28,9 @@ figure for the system. Settings and their sources: `src/mdtim/baselines/settings
 without a bracket is not in the paper's table; one that is not listed has not been run, nor has \
 a cell with a dash. A system that learns does so once for all rates, and all within the same \
 limits unless its line says otherwise. A line *authors* is a second chance, with the settings of \
-the system's own paper, for one that does worse here than there; one without has had none. FGTI's \
-cell is of one mask."""
+the system's own paper, for one that does worse here than there; one without has had none. A \
+raised number counts the masks of a cell that has not had all three yet."""
+_RAISED = {1: "¹", 2: "²"}
 
 COST = """\
 Seconds to impute are for the whole test set, the mean over the rates. The paper's MDTIM takes ten \
@@ -43,7 +45,8 @@ def system_tables(rows: Sequence[TextRow]) -> list[str]:
     lines = [SYSTEMS]
     for dataset in (*FOUR_SETS, "physionet2012", "nycweather"):
         found = {
-            system: _figures(chosen, dataset, system, "mae") for system in _systems(chosen, dataset)
+            system: over_seeds(_own(chosen, dataset, system), "mae")
+            for system in _systems(chosen, dataset)
         }
         if found:
             lines += ["", f"### {dataset}", "", *_accuracy(dataset, found)]
@@ -73,26 +76,24 @@ def _systems(rows: Sequence[TextRow], dataset: str) -> list[System]:
     ]
 
 
-def _figures(
-    rows: Sequence[TextRow], dataset: str, system: System, column: str
-) -> dict[Key, float]:
-    own = choose(rows, dataset=dataset, method=system.method, preset=system.preset)
-    return mean_over_seeds(own, column)
+def _own(rows: Sequence[TextRow], dataset: str, system: System) -> list[TextRow]:
+    return choose(rows, dataset=dataset, method=system.method, preset=system.preset)
 
 
-def _accuracy(dataset: str, found: dict[System, dict[Key, float]]) -> list[str]:
+def _accuracy(dataset: str, found: dict[System, dict[Key, list[float]]]) -> list[str]:
     keys: list[Key] = [(dataset, 48, pattern, rate) for pattern, rate in product(PATTERNS, RATES)]
     paper = {name.lower(): figures for name, figures in paper_figures("mae").items()}
     body = []
 
-    def order(item: tuple[System, dict[Key, float]]) -> tuple[bool, float]:
-        shown = [figure for key, figure in item[1].items() if key in keys]
-        return len(shown) < len(keys), fmean(shown or item[1].values())
+    def order(item: tuple[System, dict[Key, list[float]]]) -> tuple[bool, float]:
+        shown = [fmean(values) for key, values in item[1].items() if key in keys]
+        return len(shown) < len(keys), fmean(shown or map(fmean, item[1].values()))
 
     for system, figures in sorted(found.items(), key=order):
         printed = paper.get(system.method, {})
         texts = [
-            (f"{figures[key]:.4f}" if key in figures else "–")
+            (f"{fmean(figures[key]):.4f}" if key in figures else "–")
+            + _RAISED.get(len(figures.get(key, ())), "")
             + (f" ({printed[key]:g})" if key in printed else "")
             for key in keys
         ]
@@ -108,8 +109,8 @@ def sample_table(rows: Sequence[TextRow]) -> list[str]:
     body = []
     for dataset in FOUR_SETS:
         for system in _systems(chosen, dataset):
-            crps = _figures(chosen, dataset, system, "crps")
-            coverage = _figures(chosen, dataset, system, "coverage90")
+            own = _own(chosen, dataset, system)
+            crps, coverage = mean_over_seeds(own, "crps"), mean_over_seeds(own, "coverage90")
             for key in sorted(crps):
                 name = [dataset, system.title, key[2], f"{key[3]:.0%}"]
                 body.append([*name, f"{crps[key]:.4f}", f"{coverage[key]:.1%}"])

@@ -55,8 +55,8 @@ def choose(rows: Sequence[TextRow], **wanted: str) -> list[TextRow]:
     return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
 
 
-def mean_over_seeds(rows: Sequence[TextRow], column: str) -> dict[Key, float]:
-    """Mean of a column over mask and training seeds, for each cell with a value.
+def over_seeds(rows: Sequence[TextRow], column: str) -> dict[Key, list[float]]:
+    """Values of a column over mask and training seeds, for each cell with one.
 
     Where a cell was run with several configurations of one preset, the last one counts.
     """
@@ -65,4 +65,9 @@ def mean_over_seeds(rows: Sequence[TextRow], column: str) -> dict[Key, float]:
     for row in rows:
         if row[column] and row["config"] == latest[cell_key(row)]:
             values[cell_key(row)].append(float(row[column]))
-    return {key: fmean(numbers) for key, numbers in values.items()}
+    return dict(values)
+
+
+def mean_over_seeds(rows: Sequence[TextRow], column: str) -> dict[Key, float]:
+    """Mean of what :func:`over_seeds` finds."""
+    return {key: fmean(numbers) for key, numbers in over_seeds(rows, column).items()}
