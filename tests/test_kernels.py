@@ -120,6 +120,18 @@ def test_rope_makes_scores_depend_on_the_distance_alone(attention: Any) -> None:
     assert score.std() > 0.01
 
 
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("most", [1, 4, 100])
+def test_more_sequences_than_a_launch_takes_go_in_parts(
+    monkeypatch: pytest.MonkeyPatch, axis: Any, most: int
+) -> None:
+    monkeypatch.setattr(kernels, "_MAX_SEQUENCES", most)
+    torch.manual_seed(0)
+    qkv = torch.randn(2, 5, 3, 96, dtype=torch.float64)
+    assert max(errors(qkv, 2, axis, True, implementation="sdpa")) < 1e-12
+    assert sdpa_attention(qkv[:0], 2, axis, rope=True).shape == (0, 5, 3, 32)
+
+
 @pytest.mark.parametrize("implementation", ["auto", "sdpa", "reference"])
 def test_variates_may_come_in_any_order(implementation: Any) -> None:
     qkv, order = torch.randn(2, 4, 11, 3 * 2 * 8), torch.randperm(11)

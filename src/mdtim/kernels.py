@@ -31,6 +31,8 @@ ROPE_BASE = 10_000.0
 # On a CPU the plain product needs 0.7 of the time of scaled_dot_product_attention at L=9 and
 # L=21, 0.9 at L=32 and 1.0 at L=48 (forward and backward, float32, d=16, H=4).
 _CPU_PLAIN_LENGTH = 32
+_MAX_SEQUENCES = 2**16 - 1
+"""What PyTorch's fused kernels take at once: sequences are one axis of a CUDA launch."""
 
 
 def axis_attention(
@@ -111,8 +113,10 @@ def sdpa_attention(
 
     (B, T, V, E) to (B, T, V, D); the parameters are those of :func:`axis_attention`.
     """
-    q_NHLd, k_NHLd, v_NHLd = _split_heads(qkv_BTVE, num_heads, axis, rope, paired)
-    out_NHLd = F.scaled_dot_product_attention(q_NHLd, k_NHLd, v_NHLd)
+    heads = _split_heads(qkv_BTVE, num_heads, axis, rope, paired)
+    parts = zip(*(torch.split(x_NHLd, _MAX_SEQUENCES) for x_NHLd in heads), strict=True)
+    outs = [F.scaled_dot_product_attention(*part) for part in parts]
+    out_NHLd = outs[0] if len(outs) == 1 else torch.cat(outs)
     return _merge_heads(out_NHLd, qkv_BTVE, axis)
 
 
