@@ -136,13 +136,18 @@ def block_errors(block: AxisBlock, shape: tuple[int, int, int], seed: int) -> di
     return errors
 
 
-def mlp_errors(num_rows: int, width: int, inner: int, **kind: Any) -> dict[str, float]:
-    """Relative errors of the way back through half of an MLP in one kernel, against float64."""
+def mlp_errors(
+    num_rows: int, width: int, inner: int, spread: float = 1.0, **kind: Any
+) -> dict[str, float]:
+    """Relative errors of the way back through half of an MLP in one kernel, against float64.
+
+    `spread` is the std of what goes into GELU.
+    """
 
     def random(*shape: int) -> Tensor:
         return (torch.randn(shape) * shape[-1] ** -0.5).to(**kind)
 
-    pre, dz = random(num_rows, inner) * inner**0.5, random(num_rows, width)
+    pre, dz = random(num_rows, inner) * (spread * inner**0.5), random(num_rows, width)
     down = random(width, inner)
     with poisoned():
         dpre, ddown, dbias = mlp_backward.in_one_kernel(dz, pre, down)

@@ -55,7 +55,8 @@ TINY: dict[str, dict[str, Any]] = {
 FGTI = {
     **{"num_channels": 8, "num_layers": 1, "num_heads": 2, "time_width": 8, "variate_width": 4},
     **{"num_diffusion_steps": 6, "beta_first": 1e-4, "beta_last": 0.5, "guide_layers": 1},
-    **{"cutoff": 0.25, "num_dominant": 2, "lr": 0.01, "num_samples": 5},
+    **{"cutoff": 0.25, "num_dominant": 2, "lr": 0.01, "lr_drops": [0.75, 0.9]},
+    **{"num_samples": 5},
 }
 
 

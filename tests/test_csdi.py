@@ -71,6 +71,14 @@ def test_samples_are_those_of_pypots_for_the_same_noise(monkeypatch: pytest.Monk
     np.testing.assert_allclose(drawn, given.transpose(0, 1).numpy(), rtol=1e-3, atol=1e-3)
 
 
+def test_float16_of_a_gpu_gives_nearly_the_same_samples() -> None:
+    sampler = CSDISampler(core(), 0, CPU)
+    exact = sampler.draw(VISIBLE, 2)
+    sampler.dtype = torch.float16
+    sampler.network = sampler.network.to(torch.float16)
+    np.testing.assert_allclose(sampler.draw(VISIBLE, 2), exact, atol=0.02 * exact.std())
+
+
 def test_a_window_gets_the_same_samples_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = CSDISampler(core(), 0, CPU)
     whole = sampler.draw(VISIBLE, 2)

@@ -144,6 +144,25 @@ def test_the_learning_rate_drops_by_the_clock_where_time_ends_first(
     assert len(rates) == pytest.approx(60, abs=3)
 
 
+def test_the_learning_rate_drops_by_epochs_where_these_end_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training, _, _ = windows()
+    imputer = tiny_system("fgti", limits=replace(LIMITS, max_minutes=60, max_epochs=10))
+    assert isinstance(imputer, FGTIImputer)
+    rates: list[float] = []
+
+    class Spy(torch.optim.Adam):
+        def step(self, closure: Any = None) -> None:
+            rates.append(self.param_groups[0]["lr"])
+            super().step()
+
+    monkeypatch.setattr(torch.optim, "Adam", Spy)
+    imputer.limits = replace(imputer.limits, patience=10)
+    imputer.fit(training[: imputer.limits.batch_size], held_out())
+    assert rates == pytest.approx([0.01] * 8 + [0.001, 0.0001])
+
+
 def test_fgti_learns_fills_and_keeps() -> None:
     training, _, test = windows()
     hidden = hide(test, 2)
@@ -165,6 +184,20 @@ def test_fgti_learns_fills_and_keeps() -> None:
     assert isinstance(restored, FGTIImputer)
     restored.restore(imputer.state())
     assert (restored.fill(conceal(test, hidden)).values_WTV == filled.values_WTV).all()
+
+
+def test_float16_of_a_gpu_gives_nearly_the_same_samples() -> None:
+    _, _, test = windows()
+    imputer = tiny_system("fgti")
+    assert isinstance(imputer, FGTIImputer)
+    torch.nn.init.normal_(imputer.network.out[2].weight)  # type: ignore[arg-type]
+    visible = conceal(test[:6], hide(test[:6], 2))
+    exact = imputer.fill(visible).samples_SWTV
+    imputer.fill_dtype = torch.float16
+    near = imputer.fill(visible).samples_SWTV
+    assert exact is not None
+    assert near is not None
+    np.testing.assert_allclose(near, exact, atol=0.02 * exact.std())
 
 
 def test_fgti_fills_a_variate_with_nothing_observed_and_learns_from_gaps() -> None:

@@ -26,7 +26,7 @@ interpreter._patch_lang_tensor = read_bounds
 
 torch.manual_seed(0)
 print(json.dumps([
-    mlp_errors(num_rows, 64, 256, dtype=torch.float16) for num_rows in (1, 64, 333)
+    mlp_errors(num_rows, 64, 128, dtype=torch.float16) for num_rows in (1, 64, 333)
 ]))
 """
 
@@ -52,7 +52,6 @@ def test_a_cpu_and_other_widths_are_not_for_the_kernel(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     assert is_for_it(128, 256, 1024, torch.bfloat16)
     assert not is_for_it(0, 256, 1024, torch.bfloat16)
-    assert not is_for_it(127, 256, 1024, torch.bfloat16)
     assert not is_for_it(128, 128, 512, torch.bfloat16)
     assert not is_for_it(128, 256, 1000, torch.bfloat16)
     assert not is_for_it(128, 256, 1024, torch.float32)
@@ -60,7 +59,8 @@ def test_a_cpu_and_other_widths_are_not_for_the_kernel(monkeypatch: pytest.Monke
 
 @pytest.mark.gpu
 @needs_cuda
-@pytest.mark.parametrize("num_rows", [1, 63, 127, 5_000, 200_001])
-def test_the_kernel_agrees_with_the_definition_on_a_gpu(num_rows: int) -> None:
+@pytest.mark.parametrize("num_rows", [1, 63, 64, 5_000, 131_072, 200_001])
+@pytest.mark.parametrize("spread", [1.0, 3.0])
+def test_the_kernel_agrees_with_the_definition_on_a_gpu(num_rows: int, spread: float) -> None:
     kind = {"device": "cuda", "dtype": torch.bfloat16}
-    assert max(mlp_errors(num_rows, 256, 1024, **kind).values()) < 1e-2
+    assert max(mlp_errors(num_rows, 256, 1024, spread, **kind).values()) < 1e-2

@@ -162,6 +162,14 @@ def test_windows_can_be_shown_several_times_each_hidden_anew(
     assert hidden.all(0).mean() < 0.2 < 0.4 < hidden.mean()  # most cells are seen in some copy
 
 
+@pytest.mark.parametrize(
+    "change", [{"hide_training": -1}, {"hide_training": 2.5}, {"validate_every": 0}]
+)
+def test_a_count_that_is_none_is_refused(change: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=rf"{next(iter(change))} must be a whole number"):
+        tiny_system("dlinear", **change)
+
+
 def test_nothing_of_pypots_is_imported_before_it_is_asked_for() -> None:
     code = (
         "import sys, mdtim.baselines.pypots, mdtim.baselines.registry, mdtim.benchmark.runner; "

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import time
 from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +21,7 @@ from mdtim import metrics
 from mdtim.baselines.protocol import Filled, HeldOut, Windows, conceal, keep_observed
 from mdtim.baselines.pypots import MODELS
 from mdtim.baselines.registry import REFERENCES, build
-from mdtim.baselines.settings import Limits, methods, settings_of
+from mdtim.baselines.settings import Limits, Settings, methods, settings_of
 from mdtim.benchmark import experiments, runner, systems
 from mdtim.benchmark.experiments import Cell, cells_of, with_methods
 from mdtim.benchmark.rows import Row, fingerprint
@@ -285,13 +286,36 @@ def test_a_trained_system_is_kept_and_not_trained_twice(
     rows = [list(csv.DictReader(path.read_text().splitlines())) for path in (first, second)]
     assert rows[0][0]["mae"] == rows[1][0]["mae"]
     assert rows[0][0]["train_seconds"] == rows[1][0]["train_seconds"]
-    # A run without the time for a whole fit leaves no half-trained system behind.
+    # Its rate drops by the clock, so that with less time it would be another system.
     other = tmp_path / "other"
     assert not run_cells(
-        cells("fgti"), tmp_path / "c.csv", other, CPU, max_minutes=1e-3, log=lambda line: None
+        cells("fgti"), tmp_path / "c.csv", other, CPU, max_minutes=10, log=lambda line: None
     )
+    assert len(fits) == 1
     assert not (tmp_path / "c.csv").exists()
-    assert not list(other.glob("*"))
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_a_run_without_the_time_for_a_fit_leaves_no_half_trained_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minutes: list[float] = []
+
+    class Slow(Spy):
+        def fit(self, training_WTV: Windows, validation: HeldOut) -> None:
+            time.sleep(1.5)
+
+    def slow(settings: Settings, *shape: object) -> Slow:
+        minutes.append(settings.limits.max_minutes)
+        return Slow()
+
+    monkeypatch.setattr(systems, "build", slow)
+    path, runs = tmp_path / "r.csv", tmp_path / "runs"
+    assert not run_cells(cells("saits"), path, runs, CPU, max_minutes=0.02, log=lambda line: None)
+    assert minutes[0] == 30
+    assert minutes[-1] < 0.02
+    assert not path.exists()
+    assert not list(runs.glob("*"))
 
 
 @pytest.mark.usefixtures("_tiny")
@@ -361,9 +385,9 @@ def test_the_tables_show_systems_beside_the_papers_figures(tmp_path: Path) -> No
         result_row(**cost, method="csdi", preset="large", mae=0.07),
     ]
     text = rendered(tmp_path, rows)
-    assert "| saits | 0.1500 (0.14) |" in text
-    assert text.index("| mdtim | 0.1200 (0.127)") < text.index("| saits | 0.1500")
-    assert "| etth | csdi | uniform | 30% | 0.1100 | 85.0% |" in text
+    assert "| saits | 0.1500¹ (0.14) |" in text  # of one mask
+    assert text.index("| mdtim | 0.1200¹ (0.127)") < text.index("| saits | 0.1500")
+    assert "| etth | csdi | uniform | 30% | 0.1100¹ | 85.0%¹ |" in text
     assert "| mdtim | small | 0.0500 |  |  | 0.65 |" in text
     assert "| *csdi, paper* | large | 0.074 | 0.093 | 0.128 | 4.49 |  | 894.76 |  |  |" in text
     main = text[: text.index("## All systems")]

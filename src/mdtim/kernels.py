@@ -114,10 +114,15 @@ def sdpa_attention(
     (B, T, V, E) to (B, T, V, D); the parameters are those of :func:`axis_attention`.
     """
     heads = _split_heads(qkv_BTVE, num_heads, axis, rope, paired)
-    parts = zip(*(torch.split(x_NHLd, _MAX_SEQUENCES) for x_NHLd in heads), strict=True)
-    outs = [F.scaled_dot_product_attention(*part) for part in parts]
-    out_NHLd = outs[0] if len(outs) == 1 else torch.cat(outs)
-    return _merge_heads(out_NHLd, qkv_BTVE, axis)
+    return _merge_heads(fused_attention(*heads), qkv_BTVE, axis)
+
+
+def fused_attention(q_NHLd: Tensor, k_NHKd: Tensor, v_NHKd: Tensor) -> Tensor:
+    """PyTorch's fused operator over any number of sequences, (N, H, L, d), K keys of each."""
+    if not q_NHLd.is_cuda or len(q_NHLd) <= _MAX_SEQUENCES:
+        return F.scaled_dot_product_attention(q_NHLd, k_NHKd, v_NHKd)
+    parts = zip(*(torch.split(x, _MAX_SEQUENCES) for x in (q_NHLd, k_NHKd, v_NHKd)), strict=True)
+    return torch.cat([F.scaled_dot_product_attention(*part) for part in parts])
 
 
 def _attended_length(qkv_BTVE: Tensor, num_heads: int, axis: Axis) -> int:

@@ -37,7 +37,7 @@ def back_to_gelu(dz_RD: Tensor, pre_RF: Tensor, down_DF: Tensor) -> tuple[Tensor
     -------
     dpre_RF : gradient of GELU's input
     ddown_DF : of the second weight
-    dbias_F : of the first bias
+    dbias_F : of the first bias; both in float32 or in the type of the others
     """
     if _is_for_one_kernel(dz_RD, pre_RF, down_DF):
         return in_one_kernel(dz_RD, pre_RF, down_DF)
@@ -56,7 +56,6 @@ def _is_for_one_kernel(dz_RD: Tensor, *others: Tensor) -> bool:
         and dz_RD.itemsize == 2
         and dz_RD.shape[1] == 256
         and len(dz_RD) > 0
-        and len(dz_RD) % _ROWS == 0  # others were not tried on a GPU
         and others[0].shape[1] % _COLUMNS == 0
         and all(tensor.data_ptr() % 16 == 0 for tensor in (dz_RD, *others))
     )

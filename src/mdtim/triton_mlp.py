@@ -20,7 +20,10 @@ if HAS_TRITON:
 
 @_jit
 def _gelu_factor(x: tl.tensor) -> tl.tensor:
-    """GELU(x) / x, by the chip's own tanh: right to 2^-11, a product's input has 2^-9."""
+    """GELU(x) / x, by the chip's own tanh: right to 2^-11, a product's input has 2^-9.
+
+    The slope made of it is right to .002 up to 2 and to .005 up to 4, beyond which few inputs lie.
+    """
     if _HAS_TANH:
         inner = x * (0.7978845608028654 + 0.035677408136300125 * x * x)
         tanh = tl.inline_asm_elementwise(

@@ -33,7 +33,8 @@ class CSDISampler:
 
     Parameters
     ----------
-    core : PyPOTS's module of the whole model
+    core : PyPOTS's module of the whole model, on `device`, in evaluation mode
+    seed : of the samples
     """
 
     def __init__(self, core: Any, seed: int, device: torch.device) -> None:

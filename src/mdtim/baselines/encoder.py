@@ -14,7 +14,8 @@ from mdtim.kernels import Axis, axis_attention
 
 
 def encode(layer: nn.TransformerEncoderLayer, x_NTVC: Tensor, axis: Axis) -> Tensor:
-    """What the layer says of all sequences along an axis; it has GELU, no dropout, norms behind."""
+    """What a layer with GELU and norms behind says of all sequences along an axis."""
+    assert not (layer.training and layer.dropout.p), "no dropout here"
     attention: Any = layer.self_attn
     qkv = F.linear(x_NTVC, attention.in_proj_weight, attention.in_proj_bias)
     seen = axis_attention(qkv, attention.num_heads, axis, rope=False)

@@ -94,9 +94,9 @@ class PyPOTSImputer:
         self.seed = seed
         self.device = device
         values = dict(settings.values)
-        self.num_hidings = int(values.pop("hide_training"))
+        self.num_hidings = _count("hide_training", values.pop("hide_training"), 0)
         self.num_samples: int | None = values.pop("num_samples", None)
-        self.validate_every: int = values.pop("validate_every", 1)
+        self.validate_every = _count("validate_every", values.pop("validate_every", 1), 1)
         self.learning_rate: float = values.pop("lr")
         self.values = {
             key: num_variates if value == "variates" else value for key, value in values.items()
@@ -151,7 +151,7 @@ class PyPOTSImputer:
     def fill(self, visible_WTV: Windows) -> Filled:
         """Fill in batches; the median of the samples where the system draws them."""
         assert self.model is not None, "fit or restore comes first"
-        size = self.model.batch_size = FILL_BATCH if self.num_samples is None else SAMPLE_BATCH
+        size = self.model.batch_size = self._at_once(len(visible_WTV))
         with _global_seed(self.seed, self.device), _quiet():
             self.model.model.eval()
             parts = [
@@ -162,6 +162,12 @@ class PyPOTSImputer:
             return Filled(keep_observed(visible_WTV, np.concatenate(parts)))
         samples_SWTV = keep_observed(visible_WTV, np.concatenate(parts, axis=1))
         return Filled(keep_observed(visible_WTV, np.median(samples_SWTV, axis=0)), samples_SWTV)
+
+    def _at_once(self, num_windows: int) -> int:
+        if self.num_samples is None:
+            return FILL_BATCH
+        # CSDI's sampler takes parts by their cells.
+        return max(1, num_windows) if self.settings.method == "csdi" else SAMPLE_BATCH
 
     def _predict(self, visible_BTV: Windows) -> Windows:
         if self.num_samples is None:
@@ -208,6 +214,13 @@ def hide_mixed(training_WTV: Windows, generator: np.random.Generator) -> Windows
         num_windows, num_steps, num_variates = part.shape
         hidden[number :: len(ways)] = way((num_windows, num_steps, num_variates), rate, generator)
     return conceal(training_WTV, hidden)
+
+
+def _count(name: str, value: Any, least: int) -> int:
+    """A setting that counts; True is 1."""
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number of {least} or more, got {value!r}")
+    return int(value)
 
 
 class _Clock:

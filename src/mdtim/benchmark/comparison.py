@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from mdtim.baselines.settings import methods
-from mdtim.benchmark.experiments import COSTS, FOUR_SETS, PATTERNS
+from mdtim.benchmark.experiments import COSTS, FOUR_SETS, MASK_SEEDS, PATTERNS
 from mdtim.benchmark.markdown import table
 from mdtim.benchmark.reading import (
     Key,
@@ -30,7 +30,7 @@ a cell with a dash. A system that learns does so once for all rates, and all wit
 limits unless its line says otherwise. A line *authors* is a second chance, with the settings of \
 the system's own paper, for one that does worse here than there; one without has had none. A \
 raised number counts the masks of a cell that has not had all three yet."""
-_RAISED = {1: "¹", 2: "²"}
+_DIGITS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 
 COST = """\
 Seconds to impute are for the whole test set, the mean over the rates. The paper's MDTIM takes ten \
@@ -76,6 +76,11 @@ def _systems(rows: Sequence[TextRow], dataset: str) -> list[System]:
     ]
 
 
+def _raised(num_masks: int) -> str:
+    """What a cell says if it has not had all masks; one training seed is all these have."""
+    return _DIGITS[num_masks] if 0 < num_masks < len(MASK_SEEDS) else ""
+
+
 def _own(rows: Sequence[TextRow], dataset: str, system: System) -> list[TextRow]:
     return choose(rows, dataset=dataset, method=system.method, preset=system.preset)
 
@@ -93,7 +98,7 @@ def _accuracy(dataset: str, found: dict[System, dict[Key, list[float]]]) -> list
         printed = paper.get(system.method, {})
         texts = [
             (f"{fmean(figures[key]):.4f}" if key in figures else "–")
-            + _RAISED.get(len(figures.get(key, ())), "")
+            + _raised(len(figures.get(key, ())))
             + (f" ({printed[key]:g})" if key in printed else "")
             for key in keys
         ]
@@ -110,10 +115,12 @@ def sample_table(rows: Sequence[TextRow]) -> list[str]:
     for dataset in FOUR_SETS:
         for system in _systems(chosen, dataset):
             own = _own(chosen, dataset, system)
-            crps, coverage = mean_over_seeds(own, "crps"), mean_over_seeds(own, "coverage90")
+            crps, coverage = over_seeds(own, "crps"), over_seeds(own, "coverage90")
             for key in sorted(crps):
                 name = [dataset, system.title, key[2], f"{key[3]:.0%}"]
-                body.append([*name, f"{crps[key]:.4f}", f"{coverage[key]:.1%}"])
+                few = _raised(len(crps[key]))
+                figures = f"{fmean(crps[key]):.4f}{few}", f"{fmean(coverage[key]):.1%}{few}"
+                body.append([*name, *figures])
     return table(["data", "system", "pattern", "rate", "CRPS", "90 % covers"], body)
 
 

@@ -86,7 +86,8 @@ def _run_group(
         test.warm_up(method.say)
     forecasts = Forecasts(test, runs, log)
     masks: dict[tuple[str, float, int], list[Cell]] = {}
-    for cell in sorted(group, key=lambda cell: cell.mask_seed):  # stopped early, all have a first
+    # Each cell's first mask before any second, for runs that are stopped.
+    for cell in sorted(group, key=lambda cell: cell.mask_seed):
         masks.setdefault((cell.pattern, cell.rate, cell.mask_seed), []).append(cell)
     for (pattern, rate, seed), members in masks.items():
         hidden = hidden_mask(pattern, test.shape, rate, seed)

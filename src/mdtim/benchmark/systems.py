@@ -64,6 +64,10 @@ class FittedSystem:
             return True
         log(f"  settings: {self.settings.source}")
         allowed = 60 * self.settings.limits.max_minutes
+        ask = f"  needs up to {allowed / 60:g} minutes; give the run more, or lower max_minutes"
+        if max_seconds < allowed and "lr_drops" in self.settings.values:
+            log(ask)  # with less time its rate would drop earlier: another training
+            return False
         if max_seconds < allowed:
             self.imputer = self._build(max_seconds / 60)
         index, hidden = validation_windows(self.dataset, self.cell.window)
@@ -76,7 +80,7 @@ class FittedSystem:
             self.imputer.fit(gather(self.dataset, training), validation)
         self.train_seconds = time.monotonic() - began
         if max_seconds < allowed and self.train_seconds > max_seconds:
-            log(f"  needs up to {allowed / 60:g} minutes; give the run more, or lower max_minutes")
+            log(ask)
             return False
         if self.device.type == "cuda":
             self.peak_memory_gb = torch.cuda.max_memory_allocated(self.device) / 1e9

@@ -24,8 +24,6 @@ from mdtim.guesses import Neighbours
 
 VALIDATION_LEVELS = 5
 """Noise levels per validation window; the score is their mean."""
-LR_DROPS = (0.75, 0.9)
-"""Shares of the epochs, or of the time if that ends first, after which the rate is a tenth."""
 CELLS_AT_ONCE = 500_000
 """Cells of all windows and samples in one forward pass."""
 
@@ -49,6 +47,8 @@ class FGTIImputer:
         values = dict(settings.values)
         self.num_samples: int = values.pop("num_samples")
         self.learning_rate: float = values.pop("lr")
+        # Shares of the epochs, or of the time if that ends first, each followed by a tenth of it.
+        self.lr_drops: list[float] = values.pop("lr_drops")
         first, last = values.pop("beta_first"), values.pop("beta_last")
         self.limits = settings.limits
         self.seed = seed
@@ -81,7 +81,7 @@ class FGTIImputer:
         for epoch in range(epochs):
             spent = max(epoch / epochs, (time.monotonic() - began) / max(allowed, 1e-9))
             for group in optimizer.param_groups:
-                group["lr"] = self.learning_rate * 0.1 ** sum(spent >= drop for drop in LR_DROPS)
+                group["lr"] = self.learning_rate * 0.1 ** sum(spent >= x for x in self.lr_drops)
             self.network.train()
             order = generator.permutation(len(training_WTV))
             for begin in range(0, len(order), limits.batch_size):

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from mdtim.baselines.encoder import encode
 from mdtim.baselines.fgti.filters import dominant_frequencies, high_frequencies
-from mdtim.kernels import Axis
+from mdtim.kernels import Axis, fused_attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +209,7 @@ class GuidedAttention(nn.Module):
         weight, bias = self.cross.in_proj_weight[:channels], self.cross.in_proj_bias[:channels]
         query = F.linear(self.norm(x), weight, bias)
         query = query.view(len(look.key) // num_sequences, -1, *query.shape[1:])
-        seen = F.scaled_dot_product_attention(self._sequences(query), look.key, look.value)
+        seen = fused_attention(self._sequences(query), look.key, look.value)
         looked: Tensor = self.cross.out_proj(self._cells(seen, query.shape).reshape(x.shape))
         return x + looked
 
