@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from gpu_cases import needs_cuda
 from mdtim.baselines import csdi
 from mdtim.baselines.csdi import CSDISampler
 from mdtim.baselines.noise import cell_keys, normal
@@ -77,6 +78,16 @@ def test_float16_of_a_gpu_gives_nearly_the_same_samples() -> None:
     sampler.dtype = torch.float16
     sampler.network = sampler.network.to(torch.float16)
     np.testing.assert_allclose(sampler.draw(VISIBLE, 2), exact, atol=0.02 * exact.std())
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_a_gpu_draws_the_samples_of_a_cpu() -> None:
+    model = core()
+    exact = CSDISampler(model, 0, CPU).draw(VISIBLE, 3)
+    cuda = torch.device("cuda")
+    drawn = CSDISampler(model.to(cuda), 0, cuda).draw(VISIBLE, 3)
+    np.testing.assert_allclose(drawn, exact, atol=0.02 * exact.std())
 
 
 def test_a_window_gets_the_same_samples_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from gpu_cases import needs_cuda
 from mdtim.baselines.fgti.diffusion import Schedule
 from mdtim.baselines.fgti.filters import dominant_frequencies, high_frequencies
 from mdtim.baselines.fgti.imputer import FGTIImputer
 from mdtim.baselines.fgti.network import GuidedAttention, GuidedNoiseNetwork, NetworkSizes
 from mdtim.baselines.noise import normal
 from mdtim.baselines.protocol import HeldOut, conceal
+from mdtim.baselines.settings import Settings
 from mdtim.kernels import Axis
 from system_cases import FGTI, LIMITS, held_out, hide, tiny_system, windows
 
@@ -198,6 +200,23 @@ def test_float16_of_a_gpu_gives_nearly_the_same_samples() -> None:
     assert exact is not None
     assert near is not None
     np.testing.assert_allclose(near, exact, atol=0.02 * exact.std())
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_a_gpu_draws_the_samples_of_a_cpu() -> None:
+    _, _, test = windows()
+    visible = conceal(test[:6], hide(test[:6], 2))
+    samples = []
+    for device in (CPU, torch.device("cuda")):
+        imputer = FGTIImputer(
+            Settings("fgti", dict(FGTI), LIMITS, "a test"), *test.shape[1:], 0, device
+        )
+        generator = torch.Generator().manual_seed(1)
+        weight = torch.randn(imputer.network.out[2].weight.shape, generator=generator)
+        imputer.network.out[2].weight.data.copy_(weight)
+        samples.append(imputer.fill(visible).samples_SWTV)
+    np.testing.assert_allclose(samples[1], samples[0], atol=0.02 * np.std(samples[0]))
 
 
 def test_fgti_fills_a_variate_with_nothing_observed_and_learns_from_gaps() -> None:
