@@ -41,13 +41,23 @@ def test_the_kernel_agrees_with_the_definition_when_interpreted() -> None:
         assert max(errors.values()) < 1e-3, errors
 
 
+def test_an_older_triton_without_descriptors_takes_products_and_a_pass() -> None:
+    script = """
+import sys
+sys.modules["triton.tools.tensor_descriptor"] = None
+from mdtim import fused_block, mlp_backward
+print(mlp_backward.TensorDescriptor)
+"""
+    assert run_python(script).strip() == "None"
+
+
 def test_a_cpu_and_other_widths_are_not_for_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     def is_for_it(num_rows: int, width: int, inner: int, dtype: torch.dtype) -> bool:
         shapes = (num_rows, width), (num_rows, inner), (width, inner)
         return mlp_backward._is_for_one_kernel(*(torch.zeros(s, dtype=dtype) for s in shapes))
 
     assert not is_for_it(128, 256, 1024, torch.bfloat16)
-    monkeypatch.setattr(mlp_backward, "HAS_TRITON", True)
+    monkeypatch.setattr(mlp_backward, "TensorDescriptor", object)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     assert is_for_it(128, 256, 1024, torch.bfloat16)

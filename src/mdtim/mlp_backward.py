@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from mdtim import row_passes, triton_mlp
-from mdtim.triton_compiler import HAS_TRITON, INTERPRETED, on_device_of
+from mdtim.triton_compiler import INTERPRETED, on_device_of
 
-if HAS_TRITON:
+try:
     from triton.tools.tensor_descriptor import TensorDescriptor
+except ImportError:  # no Triton, or one before 3.4
+    TensorDescriptor = None
 
 _ROWS, _COLUMNS = 64, 128
 """Of a tile: the fastest that was found on an H200, as are warps and stages."""
@@ -50,7 +52,7 @@ def _is_for_one_kernel(dz_RD: Tensor, *others: Tensor) -> bool:
     """Where the kernel was found to be faster."""
     return (
         dz_RD.is_cuda
-        and HAS_TRITON
+        and TensorDescriptor is not None
         and torch.version.hip is None
         and torch.cuda.get_device_capability(dz_RD.device) == (9, 0)
         and dz_RD.itemsize == 2
