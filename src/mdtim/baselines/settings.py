@@ -36,6 +36,9 @@ class Settings:
 
     method: str
     values: dict[str, Any]
+    """The system's own, and what its adapter takes: among PyPOTS's `hide_training`, how often a
+    training window is shown, hidden in another way each time (true is once, false whole windows),
+    and `validate_every`, the distance of the windows that are validated on."""
     limits: Limits
     source: str
 
