@@ -121,7 +121,15 @@ class PyPOTSImputer:
         )
         with _global_seed(self.seed, self.device), _quiet() as said:
             clock = self._build(self.settings.limits.epochs(len(training_WTV)))
-            self.model.fit(*sets)
+            try:
+                self.model.fit(*sets)
+            except ValueError as error:
+                if not clock.rang:
+                    raise
+                raise ValueError(
+                    f"no epoch of {self.settings.method} ended within "
+                    f"{self.settings.limits.max_minutes:g} minutes; give it more (max_minutes)"
+                ) from error
         if said and not clock.rang:
             # PyPOTS logs a failure or a keyboard interrupt in mid-training, and returns.
             raise RuntimeError(f"PyPOTS's training stopped: {'; '.join(said)}")
