@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -18,10 +20,11 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from mdtim.service import process
 from mdtim.service.app import create_app
 from mdtim.service.jobs import Job, JobQueue
 from mdtim.service.process import WorkerProcess
-from mdtim.service.protocol import Progress
+from mdtim.service.protocol import Progress, Ready
 from mdtim.service.schemas import FillChoices
 from mdtim.service.settings import Limits
 from mdtim.service.store import JobRecord, JobStore, now
@@ -349,3 +352,22 @@ def test_many_callers_at_once_each_get_an_answer(tmp_path: Path) -> None:
     assert set(answers) <= {200, 429}
     assert answers.count(200) >= 4
     assert list((tmp_path / "jobs").iterdir()) == []
+
+
+def test_a_worker_that_leaves_a_process_behind_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it left holds its pipes, for whose end asyncio waits as well."""
+    monkeypatch.setattr(process, "END_SECONDS", 0.2)
+    ready = Ready().model_dump_json()
+    code = f"import subprocess as s; s.Popen(['sleep', '6']); print({ready!r}, flush=True); input()"
+
+    async def stop() -> float:
+        worker = WorkerProcess((sys.executable, "-c", code), "fill", Limits(), 1)
+        await worker.start()
+        began = time.monotonic()
+        await worker.stop()
+        seconds = time.monotonic() - began
+        assert worker.pid is None
+        await asyncio.sleep(7)  # until the pipes are closed
+        return seconds
+
+    assert asyncio.run(asyncio.wait_for(stop(), 60)) < 4

@@ -90,8 +90,15 @@ class WorkerProcess:
     async def stop(self) -> None:
         """Kill the process, whatever it does."""
         self.kill()
-        if self._process is not None:
-            await self._process.wait()
+        if self._process is None:
+            return
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            # asyncio waits for the pipes too, and what the process left behind may hold them.
+            while self._process.returncode is None:
+                await asyncio.sleep(0.1)
 
     def kill(self) -> None:
         """Kill the process without waiting: a task in progress gets its answer."""
