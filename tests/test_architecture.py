@@ -51,9 +51,9 @@ TIERS = [
     },
     {
         *("baselines.protocol", "baselines.settings", "baselines.references"),
-        *("baselines.noise", "baselines.encoder", "baselines.csdi"),
+        *("baselines.noise", "baselines.diffusion", "baselines.encoder", "baselines.csdi"),
         *("baselines.regression", "baselines.pypots", "baselines.registry", "pypots"),
-        *("baselines.fgti", "baselines.fgti.filters", "baselines.fgti.diffusion"),
+        *("baselines.fgti", "baselines.fgti.filters"),
         *("baselines.fgti.network", "baselines.fgti.imputer"),
     },
     {"benchmark", "service"},

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpu_cases import needs_cuda
-from mdtim.baselines.fgti.diffusion import Schedule
+from mdtim.baselines.diffusion import Schedule
 from mdtim.baselines.fgti.filters import dominant_frequencies, high_frequencies
 from mdtim.baselines.fgti.imputer import FGTIImputer
 from mdtim.baselines.fgti.network import GuidedAttention, GuidedNoiseNetwork, NetworkSizes

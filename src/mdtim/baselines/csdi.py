@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mdtim.baselines.diffusion import Schedule
 from mdtim.baselines.encoder import encode
 from mdtim.baselines.noise import cell_keys, normal, samples_first
 from mdtim.baselines.protocol import Windows
@@ -44,6 +45,10 @@ class CSDISampler:
         self.device = device
         self.dtype = torch.float16 if device.type == "cuda" else torch.float32
         self.network = copy.deepcopy(core.backbone.diff_model).to(self.dtype)
+        betas, kept = core.backbone.beta, core.backbone.alpha
+        self.schedule = Schedule(
+            *(torch.from_numpy(table).float().to(device) for table in (betas, kept))
+        )
 
     @torch.no_grad()
     def draw(self, visible_WTV: Windows, num_samples: int) -> Windows:
@@ -56,22 +61,15 @@ class CSDISampler:
         return np.concatenate(parts, axis=1)
 
     def _draw(self, visible_BTV: Windows, num_samples: int) -> Windows:
-        backbone = self.core.backbone
         values = torch.from_numpy(np.nan_to_num(visible_BTV).astype(np.float32)).to(self.device)
         seen = torch.from_numpy(~np.isnan(visible_BTV)).to(self.device)
         sides = self._sides(seen)
         values, seen = (x.repeat_interleave(num_samples, 0) for x in (values, seen))
         keys = cell_keys(visible_BTV, num_samples).to(self.device)
-        current = normal(self.seed, backbone.n_diffusion_steps, keys)
-        for step in reversed(range(backbone.n_diffusion_steps)):
+        current = normal(self.seed, len(self.schedule), keys)
+        for step in reversed(range(len(self.schedule))):
             said = self.noise(torch.stack([values, current * ~seen], dim=-1), sides, step)
-            beta, kept, all_kept = (
-                float(table[step]) for table in (backbone.beta, backbone.alpha_hat, backbone.alpha)
-            )
-            current = (current - (1 - kept) / (1 - all_kept) ** 0.5 * said) / kept**0.5
-            if step > 0:
-                spread = ((1 - float(backbone.alpha[step - 1])) / (1 - all_kept) * beta) ** 0.5
-                current += spread * normal(self.seed, step, keys)
+            current = self.schedule.back(current, said, step, normal(self.seed, step, keys))
         return samples_first(current, num_samples)
 
     def _sides(self, seen_BTV: Tensor) -> list[Tensor]:

@@ -28,8 +28,9 @@ figure for the system. Settings and their sources: `src/mdtim/baselines/settings
 without a bracket is not in the paper's table; one that is not listed has not been run, nor has \
 a cell with a dash. A system that learns does so once for all rates, and all within the same \
 limits unless its line says otherwise. A line *authors* is a second chance, with the settings of \
-the system's own paper, for one that does worse here than there; one without has had none. A \
-raised number counts the masks of a cell that has not had all three yet."""
+the system's own paper, for one that does worse here than there, and *hide_training* another, with \
+its training windows hidden in more ways or not at all; one without has had none. A raised number \
+counts the masks of a cell that has not had all three yet."""
 _DIGITS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 
 COST = """\

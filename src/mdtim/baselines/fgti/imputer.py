@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mdtim.baselines.fgti.diffusion import Schedule
+from mdtim.baselines.diffusion import Schedule
 from mdtim.baselines.fgti.network import Condition, GuidedNoiseNetwork, NetworkSizes
 from mdtim.baselines.noise import cell_keys, normal, samples_first
 from mdtim.baselines.protocol import Filled, HeldOut, Windows, keep_observed
