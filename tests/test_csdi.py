@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpu_cases import needs_cuda
-from mdtim.baselines import csdi
+from mdtim.baselines import noise
 from mdtim.baselines.csdi import CSDISampler
 from mdtim.baselines.noise import cell_keys, normal
 from mdtim.baselines.protocol import conceal
@@ -93,7 +93,7 @@ def test_a_gpu_draws_the_samples_of_a_cpu() -> None:
 def test_a_window_gets_the_same_samples_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = CSDISampler(core(), 0, CPU)
     whole = sampler.draw(VISIBLE, 2)
-    monkeypatch.setattr(csdi, "CELLS_AT_ONCE", 1)  # a window at a time
+    monkeypatch.setattr(noise, "CELLS_AT_ONCE", 1)  # a window at a time
     np.testing.assert_allclose(sampler.draw(VISIBLE[::-1].copy(), 2)[:, ::-1], whole, atol=1e-4)
     assert (whole[0] != whole[1]).any()
 

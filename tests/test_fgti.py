@@ -196,6 +196,7 @@ def test_float16_of_a_gpu_gives_nearly_the_same_samples() -> None:
     visible = conceal(test[:6], hide(test[:6], 2))
     exact = imputer.fill(visible).samples_SWTV
     imputer.fill_dtype = torch.float16
+    imputer.restore(imputer.state())
     near = imputer.fill(visible).samples_SWTV
     assert exact is not None
     assert near is not None

@@ -22,11 +22,8 @@ from torch.nn import functional as F
 
 from mdtim.baselines.diffusion import Schedule
 from mdtim.baselines.encoder import encode
-from mdtim.baselines.noise import cell_keys, normal, samples_first
+from mdtim.baselines.noise import cell_keys, normal, parts, samples_first
 from mdtim.baselines.protocol import Windows
-
-CELLS_AT_ONCE = 2**20
-"""Cells of all windows and samples in one forward pass."""
 
 
 class CSDISampler:
@@ -46,6 +43,9 @@ class CSDISampler:
         self.dtype = torch.float16 if device.type == "cuda" else torch.float32
         self.network = copy.deepcopy(core.backbone.diff_model).to(self.dtype)
         betas, kept = core.backbone.beta, core.backbone.alpha
+        # Passes over the states outside of products and attention are most of the time: fused.
+        gpu = device.type == "cuda"
+        self._run = torch.compile(self._forward, dynamic=False) if gpu else self._forward
         self.schedule = Schedule(
             *(torch.from_numpy(table).float().to(device) for table in (betas, kept))
         )
@@ -53,12 +53,10 @@ class CSDISampler:
     @torch.no_grad()
     def draw(self, visible_WTV: Windows, num_samples: int) -> Windows:
         """(S, W, T, V) samples of windows with NaN at the cells to fill."""
-        at_once = max(1, CELLS_AT_ONCE // (num_samples * math.prod(visible_WTV.shape[1:])))
-        parts = [
-            self._draw(visible_WTV[begin : begin + at_once], num_samples)
-            for begin in range(0, len(visible_WTV), at_once)
-        ]
-        return np.concatenate(parts, axis=1)
+        num_cells = num_samples * math.prod(visible_WTV.shape[1:])
+        which = parts(len(visible_WTV), num_cells, self.device)
+        drawn = [self._draw(visible_WTV[part], num_samples) for part in which]
+        return np.concatenate(drawn, axis=1)[:, : len(visible_WTV)]
 
     def _draw(self, visible_BTV: Windows, num_samples: int) -> Windows:
         values = torch.from_numpy(np.nan_to_num(visible_BTV).astype(np.float32)).to(self.device)
@@ -89,11 +87,19 @@ class CSDISampler:
         sides : (B, T, V, E) for each layer
         """
         network = self.network
-        h = F.relu(_point(network.input_projection, inputs_NTV2.to(self.dtype)))
         level = network.diffusion_embedding(torch.tensor([step], device=self.device))
+        levels = [layer.diffusion_projection(level) for layer in network.residual_layers]
+        return self._run(inputs_NTV2.to(self.dtype), sides, levels)
+
+    def _forward(
+        self, inputs_NTV2: Tensor, sides: Sequence[Tensor], levels: Sequence[Tensor]
+    ) -> Tensor:
+        network = self.network
+        h = F.relu(_point(network.input_projection, inputs_NTV2))
         total = torch.zeros_like(h)
-        for layer, side in zip(network.residual_layers, sides, strict=True):
-            y = h + layer.diffusion_projection(level)
+        layers = zip(network.residual_layers, sides, levels, strict=True)
+        for layer, side, level in layers:
+            y = h + level
             if y.shape[1] > 1:  # as in PyPOTS, nothing along an axis of one position
                 y = encode(layer.time_layer.layers[0], y, "time")
             if y.shape[2] > 1:

@@ -11,10 +11,14 @@ import zlib
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mdtim.baselines.protocol import Windows
 from mdtim.runtime import keyed_uniform
+
+CELLS_AT_ONCE = 2**19
+"""Cells of all windows and samples in one forward pass."""
 
 
 def cell_keys(visible_BTV: Windows, num_samples: int) -> Tensor:
@@ -34,6 +38,28 @@ def normal(seed: int, stream: int, keys: Tensor) -> Tensor:
     first, second = (keyed_uniform(seed, 2 * stream + half, keys) for half in (0, 1))
     radius = (-2 * torch.log1p(-first)).sqrt()
     return radius * torch.cos(2 * math.pi * second)
+
+
+def parts(num_windows: int, num_cells: int, device: torch.device) -> NDArray[np.int64]:
+    """(P, B) which windows are drawn at once.
+
+    On a GPU, where networks are compiled, all parts of all calls have one size, a power of two: the
+    last is filled up with the first windows again, and the caller drops what is drawn of these.
+
+    Parameters
+    ----------
+    num_cells : of all samples of a window
+
+    Examples
+    --------
+    >>> parts(5, CELLS_AT_ONCE // 3, torch.device("cpu")).tolist()
+    [[0, 1], [2, 3], [4, 0]]
+    """
+    size = 2 ** int(math.log2(max(1, CELLS_AT_ONCE // num_cells)))
+    if device.type == "cpu":
+        size = min(size, max(1, num_windows))
+    count = -(-num_windows // size)
+    return np.arange(count * size).reshape(count, size) % max(1, num_windows)
 
 
 def samples_first(drawn_NTV: Tensor, num_samples: int) -> Windows:

@@ -102,6 +102,7 @@ class PyPOTSImputer:
             key: num_variates if value == "variates" else value for key, value in values.items()
         }
         self.model: Any = None
+        self._sampler: CSDISampler | None = None
 
     @property
     def num_parameters(self) -> int:
@@ -139,6 +140,7 @@ class PyPOTSImputer:
         num_steps, num_variates = self.shape
         limits = self.settings.limits
         clock = _Clock(60 * limits.max_minutes)
+        self._sampler = None  # has a copy of the weights
         create = getattr(package.imputation, MODELS[self.settings.method])
         optimizers = (
             ("G_optimizer", "D_optimizer") if create.__name__ == "USGAN" else ("optimizer",)
@@ -184,9 +186,9 @@ class PyPOTSImputer:
         if self.settings.method == "gpvae":
             return self._gpvae_samples(visible_BTV)
         assert self.settings.method == "csdi", "the other one that draws"
-        return CSDISampler(self.model.model, self.seed, self.device).draw(
-            visible_BTV, self.num_samples
-        )
+        if self._sampler is None:
+            self._sampler = CSDISampler(self.model.model, self.seed, self.device)
+        return self._sampler.draw(visible_BTV, self.num_samples)
 
     @torch.no_grad()
     def _gpvae_samples(self, visible_BTV: Windows) -> Windows:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -17,15 +17,13 @@ from torch import Tensor
 
 from mdtim.baselines.diffusion import Schedule
 from mdtim.baselines.fgti.network import Condition, GuidedNoiseNetwork, NetworkSizes
-from mdtim.baselines.noise import cell_keys, normal, samples_first
+from mdtim.baselines.noise import CELLS_AT_ONCE, cell_keys, normal, parts, samples_first
 from mdtim.baselines.protocol import Filled, HeldOut, Windows, keep_observed
 from mdtim.baselines.settings import Settings
 from mdtim.guesses import Neighbours
 
 VALIDATION_LEVELS = 5
 """Noise levels per validation window; the score is their mean."""
-CELLS_AT_ONCE = 500_000
-"""Cells of all windows and samples in one forward pass."""
 
 
 class FGTIImputer:
@@ -58,6 +56,7 @@ class FGTIImputer:
             torch.manual_seed(seed)
             self.network = GuidedNoiseNetwork(sizes, num_variates).to(device)
         self.schedule = Schedule.quadratic(sizes.num_diffusion_steps, first, last, device)
+        self._filling: Callable[..., Tensor] | None = None
         self.fill_dtype = torch.float16 if device.type == "cuda" else torch.float32
 
     @property
@@ -101,7 +100,7 @@ class FGTIImputer:
                 break
         if best_state is None:
             raise ValueError("FGTI's validation error was never a finite number")
-        self.network.load_state_dict(best_state)
+        self.restore(best_state)
 
     def _training_loss(self, batch_BTV: Windows, generator: np.random.Generator) -> Tensor:
         """Squared error of the noise at cells hidden at random, a random share in each window."""
@@ -149,16 +148,18 @@ class FGTIImputer:
     def fill(self, visible_WTV: Windows) -> Filled:
         """Samples by running the noise backwards; the fill is their median."""
         self.network.eval()
-        network = copy.deepcopy(self.network).to(self.fill_dtype)
-        at_once = max(1, CELLS_AT_ONCE // (self.num_samples * math.prod(visible_WTV.shape[1:])))
-        parts = [
-            self._samples(network, visible_WTV[begin : begin + at_once])
-            for begin in range(0, len(visible_WTV), at_once)
-        ]
-        samples_SWTV = keep_observed(visible_WTV, np.concatenate(parts, axis=1))
+        if self._filling is None:
+            network = copy.deepcopy(self.network).to(self.fill_dtype)
+            gpu = self.device.type == "cuda"
+            self._filling = torch.compile(network, dynamic=False) if gpu else network
+        num_cells = self.num_samples * math.prod(visible_WTV.shape[1:])
+        which = parts(len(visible_WTV), num_cells, self.device)
+        drawn = [self._samples(self._filling, visible_WTV[part]) for part in which]
+        samples_SWTV = np.concatenate(drawn, axis=1)[:, : len(visible_WTV)]
+        samples_SWTV = keep_observed(visible_WTV, samples_SWTV)
         return Filled(keep_observed(visible_WTV, np.median(samples_SWTV, axis=0)), samples_SWTV)
 
-    def _samples(self, network: GuidedNoiseNetwork, visible_BTV: Windows) -> Windows:
+    def _samples(self, network: Callable[..., Tensor], visible_BTV: Windows) -> Windows:
         count = self.num_samples
         condition = self._condition(visible_BTV).to(self.fill_dtype)
         hidden = torch.from_numpy(np.isnan(visible_BTV)).to(self.device)
@@ -189,4 +190,5 @@ class FGTIImputer:
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take trained weights."""
+        self._filling = None  # has a copy of the weights
         self.network.load_state_dict(state)
