@@ -100,7 +100,8 @@ def _system(system: FittedSystem, limit: float, log: Callable[[str], None]) -> M
     """A compared system as a method, fitted or loaded."""
     if not system.prepare(limit - time.monotonic(), log):
         return None
-    return Method(system.say, system.params, system.train_seconds, system.peak_memory_gb)
+    figures = system.params, system.train_seconds, system.peak_memory_gb
+    return Method(system.say, *figures, compiles=system.device.type == "cuda")
 
 
 def network_says(predictor: Predictor) -> Say:
