@@ -163,8 +163,8 @@ def test_an_ensemble_of_one_model_is_that_model() -> None:
     predictor = tiny_predictor(tiny_config())
     test = TestWindows.put(tiny_dataset(), 12, CPU)
     hidden = hidden_mask("geometric", test.shape, 0.5, 0)
-    one = test.score(network_says(predictor), hidden)
-    many = test.score(network_says(Ensemble([predictor, predictor])), hidden)
+    one = test.fill(network_says(predictor), hidden).scores()
+    many = test.fill(network_says(Ensemble([predictor, predictor])), hidden).scores()
     assert many.mae == pytest.approx(one.mae, rel=1e-6)
     assert many.crps == pytest.approx(one.crps, rel=1e-6)
 
@@ -172,14 +172,14 @@ def test_an_ensemble_of_one_model_is_that_model() -> None:
 def test_no_fill_beats_the_optimum_where_it_is_known() -> None:
     test = TestWindows.put(load("linear_gaussian"), 48, CPU).take(np.arange(0, 4_000, 40))
     hidden = hidden_mask("geometric", test.shape, 0.5, 0)
-    best = test.score(optimum_says, hidden)
+    best = test.fill(optimum_says, hidden).scores()
 
     def shrunk(batch: WindowBatch, visible: torch.Tensor, scored: torch.Tensor) -> Said:
         said = optimum_says(batch, visible, scored)
         wider = GaussianDistribution(0.9 * said.estimate, 1.3 * said.distribution().std())
         return Said(0.9 * said.estimate, lambda: wider)
 
-    other = test.score(shrunk, hidden)
+    other = test.fill(shrunk, hidden).scores()
     assert best.coverage90 == pytest.approx(0.9, abs=0.02)
     assert best.crps is not None
     assert other.crps is not None
@@ -251,7 +251,7 @@ def test_scores_equal_those_taken_cell_by_cell() -> None:
     test = TestWindows.put(dataset, 12, CPU)
     assert test.shape == (30 - 11, 12, 2)
     hidden = hidden_mask("uniform", test.shape, 0.3, 0)
-    scores = test.score(network_says(predictor), hidden, batch_size=7)
+    scores = test.fill(network_says(predictor), hidden, batch_size=7).scores()
     errors = []
     for window, start in enumerate(test.index.starts):
         values = torch.from_numpy(dataset.values[start : start + 12].astype(np.float32))[None]

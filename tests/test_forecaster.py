@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,7 @@ def test_training_is_repeatable_and_kept(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_one_fill_serves_every_horizon_and_a_clean_window_is_forecast_as_it_is(
+def test_one_fill_serves_its_errors_and_every_horizon_and_a_clean_window_is_forecast_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "load", lambda name, window: dataset())
@@ -71,11 +72,12 @@ def test_one_fill_serves_every_horizon_and_a_clean_window_is_forecast_as_it_is(
             ("mdtim", "large", "uniform", 0.5),
         )
     ]
+    cells.append(replace(cells[1], experiment="main"))
     path = tmp_path / "r.csv"
     assert run_cells(cells, path, tmp_path / "runs", CPU, log=lambda line: None)
     with path.open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 4
+    assert len(rows) == 5
     filled = [row for row in rows if row["method"] == "mdtim"]
     assert len({row["impute_seconds"] for row in filled}) == 1
     model = Forecaster(dataset(), 12, 3, CPU, TINY)

@@ -237,6 +237,8 @@ cases = [  # B, T, V, H, d, axis, rope, dtype
     (2, 17, 2, 6, 16, "time", False, "float16"),
     (1, 48, 2, 4, 16, "time", True, "float32"),
     (1, 2, 48, 2, 64, "variate", True, "float16"),
+    (2, 37, 3, 4, 16, "time", True, "float16"),
+    (1, 96, 1, 2, 16, "time", True, "float16"),
     (1, 65, 1, 2, 16, "time", True, "float32"),
     (1, 1, 65, 1, 32, "variate", False, "float16"),
     (1, 128, 1, 1, 32, "time", True, "float32"),

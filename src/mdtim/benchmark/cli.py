@@ -11,7 +11,10 @@ from mdtim.messages import user_messages
 
 app = typer.Typer(help="Run the paper's experiments and render their tables.", no_args_is_help=True)
 
-Experiment = Annotated[str, typer.Option(help="Name of the experiment (see `list`).")]
+Experiment = Annotated[
+    str,
+    typer.Option(help="Name of the experiment (see `list`), or several: main,downstream."),
+]
 Results = Annotated[Path, typer.Option(help="Results file; rows are appended.")]
 Runs = Annotated[Path, typer.Option(help="Folder for models, checkpoints and predictions.")]
 
@@ -44,9 +47,10 @@ def run(
     from mdtim.runtime import resolve_device
 
     with user_messages():
-        cells = [cell for cell in cells_of(experiment, dataset) if preset in (None, cell.preset)]
-        if methods is not None:
-            cells = with_methods(cells, methods.split(","), settings)
+        cells = []
+        for name in experiment.split(","):
+            own = [cell for cell in cells_of(name, dataset) if preset in (None, cell.preset)]
+            cells += own if methods is None else with_methods(own, methods.split(","), settings)
         complete = run_cells(
             cells,
             results,

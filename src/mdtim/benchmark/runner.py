@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mdtim.baselines.registry import packages_of
 from mdtim.bench.environment import commit, device_name, versions
@@ -19,7 +18,7 @@ from mdtim.benchmark.forecaster import Forecaster
 from mdtim.benchmark.methods import Method, prepare
 from mdtim.benchmark.predictions import keep_predictions
 from mdtim.benchmark.rows import Row, append, fingerprint, finished, key_of
-from mdtim.benchmark.scoring import Scores, TestWindows, hidden_mask
+from mdtim.benchmark.scoring import FilledWindows, Scores, TestWindows, hidden_mask
 from mdtim.datasets import load
 
 
@@ -91,17 +90,17 @@ def _run_group(
         masks.setdefault((cell.pattern, cell.rate, cell.mask_seed), []).append(cell)
     for (pattern, rate, seed), members in masks.items():
         hidden = hidden_mask(pattern, test.shape, rate, seed)
-        filled: tuple[Tensor, float] | None = None
+        filled: FilledWindows | None = None
         for cell in members:
             if time.monotonic() > limit:
                 return False
+            # One fill serves its own errors and every horizon.
+            filled = filled or test.fill(method.say, hidden)
             if cell.horizon is None:
-                scores = test.score(method.say, hidden)
+                scores = filled.scores()
                 keep_predictions(cell, test, method.say, hidden, runs)
             else:
-                # One fill serves every horizon.
-                filled = filled or test.fill(method.say, hidden)
-                scores = forecasts.score(cell.horizon, *filled)
+                scores = forecasts.score(cell.horizon, filled)
             append(results, _row(cell, device, method=method, scores=scores))
             log(f"  {cell.experiment} {pattern:9s} {rate:.0%} mask {seed}: {_line(scores)}")
     return True
@@ -114,7 +113,7 @@ class Forecasts:
         self.test, self.runs, self.log = test, runs, log
         self.known: dict[int, Forecaster] = {}
 
-    def score(self, horizon: int, filled_WTV: Tensor, impute_seconds: float) -> Scores:
+    def score(self, horizon: int, filled: FilledWindows) -> Scores:
         """Errors of forecasts from filled test windows, where their future is known."""
         test = self.test
         if horizon not in self.known:
@@ -123,8 +122,8 @@ class Forecasts:
             self.known[horizon] = made
         starts = torch.from_numpy(test.index.starts).to(test.device)
         inside = starts + test.index.length + horizon <= test.dataset.test[1]
-        mae, mse = self.known[horizon].errors(filled_WTV[inside], starts[inside])
-        return Scores(mae, mse, None, None, None, impute_seconds)
+        mae, mse = self.known[horizon].errors(filled.values_WTV[inside], starts[inside])
+        return Scores(mae, mse, None, None, None, filled.seconds)
 
 
 def _line(scores: Scores) -> str:

@@ -166,41 +166,47 @@ class TestWindows:
         for part in first.hide(hidden_mask("uniform", first.shape, 0.5, 0)):
             say(part.batch, part.visible_BTV, part.scored_BTV)
 
-    def score(self, say: Say, hidden_WTV: BoolArray, batch_size: int = SCORING_BATCH) -> Scores:
-        """Score what a method says about the hidden cells of every window."""
+    def fill(
+        self, say: Say, hidden_WTV: BoolArray, batch_size: int = SCORING_BATCH
+    ) -> FilledWindows:
+        """Let a method fill the hidden cells of every window."""
         unit_V = torch.from_numpy(self.dataset.unit).to(self.device)
+        filled = []
         totals: dict[str, float] = {}
         count, seconds = 0, 0.0
         for part in self.hide(hidden_WTV, batch_size):
             said, took = _timed(say, part, self.device)
             seconds += took
-            for name, total in _sums(said, part, unit_V).items():
-                totals[name] = totals.get(name, 0.0) + float(total)
-            count += int(part.scored_BTV.sum())
-        if not count:
-            raise ValueError("no known cell of the test windows is hidden: nothing to score")
-        means = {name: total / count for name, total in totals.items()}
-        crps, crps_window = means.get("crps"), means.get("crps_window")
-        return Scores(
-            means["mae"], means["mse"], crps, crps_window, means.get("coverage90"), seconds
-        )
-
-    def fill(self, say: Say, hidden_WTV: BoolArray) -> tuple[Tensor, float]:
-        """Fill the hidden cells of every window.
-
-        Returns
-        -------
-        values_WTV : float32, standardized; 0 where missing
-        seconds : float, that the method took
-        """
-        filled, seconds = [], 0.0
-        for part in self.hide(hidden_WTV):
-            said, took = _timed(say, part, self.device)
-            seconds += took
             values = part.batch.values_BTV.clone()
             values[part.scored_BTV] = said.estimate.to(values.dtype)
             filled.append(values)
-        return torch.cat(filled), seconds
+            for name, total in _sums(said, part, unit_V).items():
+                totals[name] = totals.get(name, 0.0) + float(total)
+            count += int(part.scored_BTV.sum())
+        return FilledWindows(torch.cat(filled), seconds, totals, count)
+
+
+@dataclass(frozen=True, eq=False)
+class FilledWindows:
+    """All test windows as one method filled them, and the errors it made."""
+
+    values_WTV: Tensor
+    """float32, standardized; 0 where missing."""
+    seconds: float
+    """What the method took."""
+    totals: dict[str, float]
+    """Sums over the scored cells, by the names of the scores."""
+    count: int
+    """Scored cells."""
+
+    def scores(self) -> Scores:
+        """Means over the scored cells."""
+        if not self.count:
+            raise ValueError("no known cell of the test windows is hidden: nothing to score")
+        means = {name: total / self.count for name, total in self.totals.items()}
+        crps, crps_window = means.get("crps"), means.get("crps_window")
+        coverage = means.get("coverage90")
+        return Scores(means["mae"], means["mse"], crps, crps_window, coverage, self.seconds)
 
 
 def _timed(say: Say, part: HiddenBatch, device: torch.device) -> tuple[Said, float]:
