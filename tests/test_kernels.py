@@ -238,6 +238,8 @@ cases = [  # B, T, V, H, d, axis, rope, dtype
     (1, 48, 2, 4, 16, "time", True, "float32"),
     (1, 2, 48, 2, 64, "variate", True, "float16"),
     (2, 37, 3, 4, 16, "time", True, "float16"),
+    (2, 37, 3, 2, 8, "time", False, "float16"),
+    (1, 3, 7, 16, 8, "variate", False, "float32"),
     (1, 96, 1, 2, 16, "time", True, "float16"),
     (1, 65, 1, 2, 16, "time", True, "float32"),
     (1, 1, 65, 1, 32, "variate", False, "float16"),
@@ -292,14 +294,22 @@ def test_the_triton_operator_agrees_with_the_definition_when_interpreted() -> No
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(
     ("steps", "variates", "heads", "width"),
-    [(48, 7, 16, 16), (48, 28, 16, 16), (1, 1, 3, 16), (9, 17, 4, 32), (48, 21, 1, 64)],
+    [
+        (48, 7, 16, 16),
+        (48, 28, 16, 16),
+        (1, 1, 3, 16),
+        (9, 17, 4, 32),
+        (48, 21, 1, 64),
+        (48, 7, 8, 8),
+    ],
 )
 def test_a_gpu_agrees_with_the_definition_at_the_sizes_of_models(
     steps: int, variates: int, heads: int, width: int, dtype: torch.dtype
 ) -> None:
     qkv = torch.randn(3, steps, variates, 3 * heads * width, device="cuda").to(dtype)
     for axis in AXES:
-        worst = max(errors(qkv, heads, axis, axis == "time", implementation="triton"))
+        rope = axis == "time" and width > 8
+        worst = max(errors(qkv, heads, axis, rope, implementation="triton"))
         assert worst <= (1e-5 if dtype == torch.float32 else 1e-2), axis
 
 

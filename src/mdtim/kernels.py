@@ -71,7 +71,7 @@ def axis_attention(
     length = _attended_length(qkv_BTVE, num_heads, axis)
     width = qkv_BTVE.shape[-1] // (3 * num_heads)
     if implementation == "auto":
-        if qkv_BTVE.is_cuda and fits_triton(qkv_BTVE, qkv_BTVE.dtype, width, length):
+        if qkv_BTVE.is_cuda and fits_triton(qkv_BTVE, qkv_BTVE.dtype, width, length, rope):
             implementation = "triton"
         elif qkv_BTVE.device.type == "cpu" and length <= _CPU_PLAIN_LENGTH:
             implementation = "reference"
@@ -83,10 +83,10 @@ def axis_attention(
         return reference_attention(qkv_BTVE, num_heads, axis, rope=rope, paired=paired)
     if implementation != "triton":
         raise ValueError(f"unknown implementation {implementation!r}")
-    if not fits_triton(qkv_BTVE, qkv_BTVE.dtype, width, length):
+    if not fits_triton(qkv_BTVE, qkv_BTVE.dtype, width, length, rope):
         raise ValueError(
-            f"the Triton operator takes CUDA tensors with L <= {MAX_LENGTH} and d = 16, 32 or 64; "
-            f"got {tuple(qkv_BTVE.shape)} {qkv_BTVE.dtype} on {qkv_BTVE.device}"
+            f"the Triton operator takes CUDA tensors with L <= {MAX_LENGTH} and d = 16, 32 or 64, "
+            f"without rope 8 too; got {tuple(qkv_BTVE.shape)} {qkv_BTVE.dtype} on {qkv_BTVE.device}"
         )
     assert not paired, "the Triton operator takes the halves of a head apart"
     table_Ld = rope_table(length, width, qkv_BTVE) if rope else None
@@ -137,12 +137,15 @@ def _attended_length(qkv_BTVE: Tensor, num_heads: int, axis: Axis) -> int:
     return qkv_BTVE.shape[1 if axis == "time" else 2]
 
 
-def fits_triton(tensor: Tensor, dtype: torch.dtype, width: int, length: int) -> bool:
+def fits_triton(
+    tensor: Tensor, dtype: torch.dtype, width: int, length: int, rope: bool = True
+) -> bool:
     """Whether the Triton operator takes heads of a width and length, where a tensor lies."""
     return (
         runs_triton(tensor)
         and dtype in (torch.bfloat16, torch.float16, torch.float32)
-        and width in (16, 32, 64)
+        # Half a narrow head is no tile that could be rotated.
+        and width in ((16, 32, 64) if rope else (8, 16, 32, 64))
         and length <= MAX_LENGTH
         # The tiles of float32 heads of width 64 fit a program up to 64 positions only.
         and length * width * dtype.itemsize <= 16 * 1024

@@ -156,9 +156,29 @@ def _load(x: tl.tensor, row_R: tl.tensor, valid_R: tl.tensor, WIDTH: tl.constexp
 
 
 @_jit
-def _store(x: tl.tensor, row_R: tl.tensor, valid_R: tl.tensor, value_Rd: tl.tensor) -> None:
-    address = x + row_R[:, None] + tl.arange(0, value_Rd.shape[1])[None, :]
-    tl.store(address, value_Rd.to(x.dtype.element_ty), mask=valid_R[:, None])
+def _load_head(
+    x: tl.tensor, row_R: tl.tensor, valid_R: tl.tensor, WIDTH: tl.constexpr
+) -> tl.tensor:
+    """A head's channels, filled up to the 16 that a matrix product takes at least."""
+    if WIDTH < 16:
+        column = tl.arange(0, 16)
+        mask = valid_R[:, None] & (column < WIDTH)[None, :]
+        y = tl.load(x + row_R[:, None] + column[None, :], mask=mask, other=0.0)
+    else:
+        y = _load(x, row_R, valid_R, WIDTH)
+    return y
+
+
+@_jit
+def _store(
+    x: tl.tensor, row_R: tl.tensor, valid_R: tl.tensor, value_Rd: tl.tensor, WIDTH: tl.constexpr
+) -> None:
+    column = tl.arange(0, value_Rd.shape[1])
+    mask = valid_R[:, None]
+    if WIDTH < 16:
+        mask = mask & (column < WIDTH)[None, :]
+    address = x + row_R[:, None] + column[None, :]
+    tl.store(address, value_Rd.to(x.dtype.element_ty), mask=mask)
 
 
 @_jit
@@ -177,7 +197,7 @@ def _load_rotated(
         b = _load(x + WIDTH // 2, row_R, valid_R, WIDTH // 2).to(tl.float32)
         y = _join((a * cos - b * sin).to(dtype), (b * cos + a * sin).to(dtype), WIDTH)
     else:
-        y = _load(x, row_R, valid_R, WIDTH)
+        y = _load_head(x, row_R, valid_R, WIDTH)
     return y
 
 
@@ -257,10 +277,10 @@ def _forward_kernel(
         x = qkv + column
         q = _load_rotated(x, row_R * (3 * D), valid_R, cos, sin, WIDTH, ROPE)
         k = _load_rotated(x + D, row_R * (3 * D), valid_R, cos, sin, WIDTH, ROPE)
-        v = _load(x + 2 * D, row_R * (3 * D), valid_R, WIDTH)
+        v = _load_head(x + 2 * D, row_R * (3 * D), valid_R, WIDTH)
         p_RR, scale_R = _exponentiate(q, k, seen, SCALE)
         o = tl.dot(p_RR.to(v.dtype), v, input_precision="ieee") * scale_R[:, None]
-        _store(out + column, row_R * D, valid_R, o)
+        _store(out + column, row_R * D, valid_R, o, WIDTH)
 
 
 @_jit
@@ -281,12 +301,12 @@ def _backward_kernel(
         x = qkv + column
         q = _load_rotated(x, row_R * (3 * D), valid_R, cos, sin, WIDTH, ROPE)
         k = _load_rotated(x + D, row_R * (3 * D), valid_R, cos, sin, WIDTH, ROPE)
-        v = _load(x + 2 * D, row_R * (3 * D), valid_R, WIDTH)
-        do = _load(grad + column, row_R * D, valid_R, WIDTH)
+        v = _load_head(x + 2 * D, row_R * (3 * D), valid_R, WIDTH)
+        do = _load_head(grad + column, row_R * D, valid_R, WIDTH)
         p_RR, scale_R = _exponentiate(q, k, seen, SCALE)
         if out is not None:
             o = tl.dot(p_RR.to(v.dtype), v, input_precision="ieee") * scale_R[:, None]
-            _store(out + column, row_R * D, valid_R, o)
+            _store(out + column, row_R * D, valid_R, o, WIDTH)
         p_RR = p_RR * scale_R[:, None]
         # dv before dp: the transposed probabilities then leave the registers first.
         dv = tl.dot(tl.trans(p_RR.to(v.dtype)), do, input_precision="ieee")
@@ -295,6 +315,8 @@ def _backward_kernel(
         dk = tl.dot(tl.trans(ds_RR), q, input_precision="ieee") * SCALE
         dq = tl.dot(ds_RR, k, input_precision="ieee") * SCALE
         dx = dqkv + column
-        _store(dx, row_R * (3 * D), valid_R, _rotate_back(dq, cos, sin, WIDTH, ROPE))
-        _store(dx + D, row_R * (3 * D), valid_R, _rotate_back(dk, cos, sin, WIDTH, ROPE))
-        _store(dx + 2 * D, row_R * (3 * D), valid_R, dv)
+        dq = _rotate_back(dq, cos, sin, WIDTH, ROPE)
+        _store(dx, row_R * (3 * D), valid_R, dq, WIDTH)
+        dk = _rotate_back(dk, cos, sin, WIDTH, ROPE)
+        _store(dx + D, row_R * (3 * D), valid_R, dk, WIDTH)
+        _store(dx + 2 * D, row_R * (3 * D), valid_R, dv, WIDTH)
