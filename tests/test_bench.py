@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -109,8 +110,10 @@ def test_filling_a_table_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.peak_memory_gb > 0
 
 
-def test_a_commit_is_named_where_there_is_one() -> None:
-    assert isinstance(environment.commit(), str)
+def test_a_commit_is_named_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MDTIM_COMMIT", raising=False)
+    there = (Path(__file__).parents[1] / ".git").exists()
+    assert re.fullmatch(r"[0-9a-f]{12,}(-dirty)?" if there else "", environment.commit())
 
 
 def test_a_tree_that_travels_says_its_commit_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,13 +136,12 @@ def test_load_counts_what_clients_see(tmp_path: Path, monkeypatch: pytest.Monkey
         port = client.base_url.port
         assert port is not None
         load._job(port, b"die", counts)
-        with pytest.raises(AssertionError, match="cut short"):
-            load._job(port, b"ok", counts)
+        load._job(port, b"ok", counts)  # a result that is cut short
         monkeypatch.setattr(load.time, "sleep", lambda seconds: None)
         load._job(port, b"ok", counts)
     load._job(port, b"ok", counts)
     seen = (counts.accepted, counts.failed, counts.refused, counts.server_errors)
-    assert seen == (2, 1, 1, 1)
+    assert seen == (2, 2, 1, 1)
     assert len(counts.uploads) == 2
 
 

@@ -267,6 +267,22 @@ def test_scores_equal_those_taken_cell_by_cell() -> None:
         hidden_mask("stripes", (1, 2, 3), 0.1, 0)
 
 
+def test_no_hidden_value_reaches_the_network() -> None:
+    say = network_says(tiny_predictor(tiny_config()))
+    test = TestWindows.put(tiny_dataset(), 12, CPU)
+    for part in test.hide(hidden_mask("uniform", test.shape, 0.5, 0)):
+        poisoned = torch.where(part.scored_BTV, 1e9, part.batch.values_BTV)
+        other = replace(part.batch, values_BTV=poisoned)
+        said, again = (
+            say(batch, part.visible_BTV, part.scored_BTV) for batch in (part.batch, other)
+        )
+        assert torch.equal(said.estimate, again.estimate)
+        assert said.distribution is not None
+        assert again.distribution is not None
+        truth = part.batch.values_BTV[part.scored_BTV].double()
+        assert torch.equal(said.distribution().crps(truth), again.distribution().crps(truth))
+
+
 def one_window(values: list[float], hidden: int) -> HiddenBatch:
     scored = torch.zeros(1, len(values), 1, dtype=torch.bool)
     scored[0, hidden] = True

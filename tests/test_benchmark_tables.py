@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ from mdtim.bench.section import read_rows
 from mdtim.benchmark import summary
 from mdtim.benchmark.experiments import Cell, cells_of, with_methods
 from mdtim.benchmark.reading import mean_over_seeds, paper_figures, paper_forecasts
-from mdtim.benchmark.rows import Row, append
+from mdtim.benchmark.rows import Row, append, fingerprint
 from mdtim.benchmark.tables import render
 
 
@@ -41,6 +41,39 @@ def test_the_papers_figures_are_complete() -> None:
     assert len(paper_figures("crps")["MDTIM"]) == 18
     assert paper_figures("mae_ablation")["K = 20"]["etth", 48, "uniform", 0.3] == 0.138
     assert paper_forecasts()["MDTIM"] == {4: 0.138, 6: 0.153, 8: 0.17, 12: 0.2}
+
+
+def test_rows_of_a_preset_that_has_changed_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    etth, sine = cells_of("main", "etth"), cells_of("main", "sine")
+    write(path, etth, 0.15)
+    for cell in sine:
+        write(path, [cell], 0.15, config=fingerprint(cell))
+    assert "to be run again: mdtim base on etth (main)." in render(path)
+    assert "Trained on ETTh before the preset changed" in "\n".join(
+        summary.summary_table(read_rows(path))
+    )
+    gone = [replace(etth[0], method="saits", preset="magic")]
+    write(path, gone, 0.2)
+    assert "saits magic on etth (main)" in render(path)
+
+
+def test_the_tables_tell_how_long_a_system_learned_and_what_ended_it(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    cells = with_methods(cells_of("main", "etth"), ["saits"], "default+max_minutes=5")
+    write(path, cells, 0.2, train_seconds=301, device="CPU, 1 threads")
+    assert lines_of(render(path), "| saits")[0][-1] == "5.0 min, CPU, stopped"
+    cells = with_methods(cells_of("main", "etth"), ["saits"])
+    write(path, cells, 0.1, train_seconds=301, device="NVIDIA H200")
+    assert lines_of(render(path), "| saits")[0][-1] == "5.0 min, H200"
+
+
+def test_a_pretrained_network_is_shown_without_interpolation_to_compare_with(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "r.csv"
+    write(path, cells_of("zeroshot", "etth"), 0.15)
+    assert "| etth | uniform | 30% | 0.1500 | – | – | 0.1400 |" in render(path)
 
 
 def test_the_lower_of_ours_and_the_papers_is_bold_and_other_methods_stay_out(

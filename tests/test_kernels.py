@@ -156,6 +156,7 @@ def test_a_cpu_never_takes_the_triton_operator(
 @pytest.mark.parametrize(
     ("length", "width", "dtype", "expected"),
     [
+        (48, 8, torch.bfloat16, "triton"),
         (kernels.MAX_LENGTH, 16, torch.bfloat16, "triton"),
         (kernels.MAX_LENGTH, 16, torch.float32, "triton"),
         (kernels.MAX_LENGTH + 1, 16, torch.bfloat16, "sdpa"),
@@ -176,6 +177,8 @@ def test_a_gpu_takes_triton_for_short_sequences_and_sdpa_for_the_rest(
     with FakeTensorMode():  # shapes of a GPU's tensors, without the GPU
         qkv = torch.empty(2, 3, length, 3 * 2 * width, dtype=dtype, device="cuda")
     assert axis_attention(qkv, 2, "variate", rope=False) == expected
+    if width == 8:  # half a head is too narrow to be rotated
+        assert axis_attention(qkv, 2, "variate", rope=True) == "sdpa"
 
 
 def test_a_wrong_request_says_what_is_wrong() -> None:

@@ -130,6 +130,30 @@ def test_time_ends_a_training_in_order_once_there_is_an_epoch(
         tiny_system("dlinear", limits=replace(LIMITS, max_minutes=0)).fit(TRAINING, held_out())
 
 
+@pytest.mark.parametrize("step", [1, 4])  # in the first epoch, and behind it
+def test_an_interrupt_by_the_user_is_passed_on(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def press(clock: adapter._Clock) -> None:
+        calls.append(1)
+        if len(calls) == step:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(adapter._Clock, "check", press)
+    with pytest.raises(KeyboardInterrupt):
+        tiny_system("dlinear").fit(TRAINING[:16], held_out())
+
+
+def test_samples_of_a_window_are_the_same_in_any_batch() -> None:
+    imputer = tiny_system("gpvae")
+    imputer.fit(TRAINING[:16], held_out())
+    whole = imputer.fill(conceal(TEST, HIDDEN)).samples_SWTV
+    part = imputer.fill(conceal(TEST, HIDDEN)[5:]).samples_SWTV
+    assert whole is not None
+    assert part is not None
+    np.testing.assert_allclose(part, whole[:, 5:], atol=1e-5)
+
+
 def test_training_windows_are_hidden_as_the_test_is() -> None:
     whole = np.zeros((600, 12, 3), dtype=np.float32)
     seen = adapter.hide_mixed(whole, np.random.default_rng(0))

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from conftest import tiny_config, waves
 from mdtim import metrics
-from mdtim.baselines.protocol import Filled, HeldOut, Windows, conceal, keep_observed
+from mdtim.baselines.protocol import Filled, HeldOut, OutOfTime, Windows, conceal, keep_observed
 from mdtim.baselines.pypots import MODELS
 from mdtim.baselines.registry import REFERENCES, build
 from mdtim.baselines.settings import Limits, Settings, methods, settings_of
@@ -137,7 +137,7 @@ def test_an_unfilled_cell_is_an_error() -> None:
 def test_every_system_has_settings_with_a_source_for_every_data_set() -> None:
     assert set(methods()) == {*MODELS, "fgti", *CHEAP}
     for method in methods():
-        for dataset in ("etth", "energy", "weather", "sine", "physionet2012"):
+        for dataset in ("etth", "energy", "weather", "sine", "physionet2012", "nycweather"):
             assert settings_of(method, dataset).source
     text = (files("mdtim.baselines") / "settings.json").read_text()
     rows = json.loads(text)["rows"]
@@ -319,6 +319,23 @@ def test_a_run_without_the_time_for_a_fit_leaves_no_half_trained_system(
 
 
 @pytest.mark.usefixtures("_tiny")
+def test_a_fit_without_an_epoch_is_a_failure_only_if_it_had_all_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(Spy):
+        def fit(self, training_WTV: Windows, validation: HeldOut) -> None:
+            raise OutOfTime("no epoch ended")
+
+    monkeypatch.setattr(systems, "build", lambda *arguments: Late())
+    path, runs = tmp_path / "r.csv", tmp_path / "runs"
+    assert not run_cells(cells("saits"), path, runs, CPU, max_minutes=1, log=lambda line: None)
+    assert not path.exists()
+    assert not run_cells(cells("saits"), path, runs, CPU, log=lambda line: None)
+    with path.open() as file:
+        assert {row["error"] for row in csv.DictReader(file)} == {"OutOfTime: no epoch ended"}
+
+
+@pytest.mark.usefixtures("_tiny")
 def test_a_system_that_fails_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
     chosen = cells("seasonal") + cells("linear")
@@ -327,6 +344,8 @@ def test_a_system_that_fails_is_a_row_and_the_others_go_on(tmp_path: Path) -> No
         rows = list(csv.DictReader(file))
     assert ["does not fit" in row["error"] for row in rows] == [True, True, False, False]
     assert "(2 cells)" in render(path)
+    assert not run_cells(chosen, path, tmp_path / "runs", CPU, log=lambda line: None)
+    assert "(2 cells)" in render(path)  # tried again, failed again
     # Values alone have no CRPS and no coverage.
     assert all(row["mae"] and not row["crps"] and not row["coverage90"] for row in rows[2:])
 

@@ -21,16 +21,23 @@ CELLS_AT_ONCE = 2**19
 """Cells of all windows and samples in one forward pass."""
 
 
-def cell_keys(visible_BTV: Windows, num_samples: int) -> Tensor:
+def cell_keys(
+    visible_BTV: Windows, num_samples: int, shape: tuple[int, ...] | None = None
+) -> Tensor:
     """(B * S, T, V) one number per window, sample and cell, from the window's content.
 
     Samples of a window lie side by side.
+
+    Parameters
+    ----------
+    shape : of what a sample is drawn as, if not of the window's cells
     """
     content = np.ascontiguousarray(visible_BTV, dtype=np.float32)
     window = torch.tensor([zlib.crc32(one.tobytes()) for one in content])
-    size = int(np.prod(visible_BTV.shape[1:]))
+    shape = shape or visible_BTV.shape[1:]
+    size = math.prod(shape)
     first = (window[:, None] * num_samples + torch.arange(num_samples)).reshape(-1, 1) * size
-    return (first + torch.arange(size)).reshape(-1, *visible_BTV.shape[1:])
+    return (first + torch.arange(size)).reshape(-1, *shape)
 
 
 def normal(seed: int, stream: int, keys: Tensor) -> Tensor:

@@ -43,6 +43,10 @@ class Filled:
     samples_SWTV: Windows | None = None
 
 
+class OutOfTime(ValueError):
+    """A training had not got anywhere when its time was up."""
+
+
 class WindowImputer(Protocol):
     """A system that learns from windows and fills windows, each by itself."""
 

@@ -24,7 +24,15 @@ from torch import Tensor
 
 from mdtim import missingness
 from mdtim.baselines.csdi import CSDISampler
-from mdtim.baselines.protocol import Filled, HeldOut, Windows, conceal, keep_observed
+from mdtim.baselines.noise import cell_keys, normal
+from mdtim.baselines.protocol import (
+    Filled,
+    HeldOut,
+    OutOfTime,
+    Windows,
+    conceal,
+    keep_observed,
+)
 from mdtim.baselines.settings import Settings
 
 MODELS = {
@@ -125,14 +133,16 @@ class PyPOTSImputer:
             try:
                 self.model.fit(*sets)
             except ValueError as error:
+                _pass_on_interrupt(said, clock)
                 if not clock.rang:
                     raise
-                raise ValueError(
+                raise OutOfTime(
                     f"no epoch of {self.settings.method} ended within "
                     f"{self.settings.limits.max_minutes:g} minutes; give it more (max_minutes)"
                 ) from error
+        _pass_on_interrupt(said, clock)
         if said and not clock.rang:
-            # PyPOTS logs a failure or a keyboard interrupt in mid-training, and returns.
+            # PyPOTS logs a failure in mid-training, and returns.
             raise RuntimeError(f"PyPOTS's training stopped: {'; '.join(said)}")
 
     def _build(self, epochs: int) -> _Clock:
@@ -196,7 +206,14 @@ class PyPOTSImputer:
         backbone = self.model.model.backbone
         values = torch.from_numpy(np.nan_to_num(visible_BTV).astype(np.float32)).to(self.device)
         latent = backbone.encode(values)
-        drawn = [backbone.decode(latent.sample()).mean for _ in range(self.num_samples or 1)]
+        assert self.num_samples is not None, "checked by the caller"
+        keys = cell_keys(visible_BTV, self.num_samples, tuple(latent.loc.shape[1:]))
+        noise = normal(self.seed, 0, keys.to(self.device))
+        noise = noise.view(-1, self.num_samples, *noise.shape[1:], 1)
+        drawn = [
+            backbone.decode(latent.loc + (latent.scale_tril @ noise[:, sample]).squeeze(-1)).mean
+            for sample in range(self.num_samples)
+        ]
         return torch.stack(drawn).cpu().numpy()
 
     def state(self) -> Mapping[str, Tensor]:
@@ -245,6 +262,12 @@ class _Clock:
             self.rang = True
             # The one exception after which PyPOTS keeps its best epoch and ends in order.
             raise KeyboardInterrupt
+
+
+def _pass_on_interrupt(said: list[str], clock: _Clock) -> None:
+    """Raise the interrupt that PyPOTS caught and logged, if it was not the clock's."""
+    if not clock.rang and any("interrupted" in message for message in said):
+        raise KeyboardInterrupt
 
 
 def _timed_adam(package: Any, learning_rate: float, clock: _Clock) -> Any:

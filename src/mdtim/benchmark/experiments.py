@@ -12,7 +12,8 @@ from mdtim.missingness import RATES
 
 PATTERNS = ("uniform", "geometric")
 MASK_SEEDS = (0, 1, 2)
-FOUR_SETS = ("etth", "energy", "weather", "sine")
+TITLES = {"etth": "ETTh", "energy": "Energy", "weather": "Weather", "sine": "Sine"}
+FOUR_SETS = tuple(TITLES)
 HORIZONS = (4, 6, 8, 12)
 SCALES = ("small", "large")
 """Sizes of the paper's table of cost."""

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mdtim.benchmark.experiments import FOUR_SETS, PATTERNS
+from mdtim.benchmark.experiments import FOUR_SETS, PATTERNS, TITLES
 from mdtim.benchmark.predictions import LEVELS, PAIR, PICTURED_RATE, Predictions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_TITLES = {"etth": "ETTh", "energy": "Energy", "weather": "Weather", "sine": "Sine"}
 _TRUTH, _FILL, _BAND = "#9a9a9a", "#0b5fa5", "#5aa0d8"
 
 
@@ -58,7 +57,7 @@ def _draw_sets(pyplot: Any, found: dict[tuple[str, str], Predictions], path: Pat
                 predictions = found[name, pattern]
                 window, variate = liveliest(predictions)
                 _draw_series(axis, predictions, window, variate)
-                axis.set_title(f"{_TITLES[name]}, {predictions.variates[variate]}: {pattern}")
+                axis.set_title(f"{TITLES[name]}, {predictions.variates[variate]}: {pattern}")
             else:
                 axis.set_axis_off()
     _finish(figure, axes[-1], f"{PICTURED_RATE:.0%} of the cells hidden")
@@ -145,7 +144,7 @@ def _draw_pair(pyplot: Any, predictions: Predictions, path: Path) -> None:
         sigma.bar(steps[chosen], deviation[chosen], width=0.8, color=color, label=label)
     sigma.set_title(f"σ of {predictions.variates[first]}")
     sigma.legend(loc="upper center")
-    _finish(figure, axes[-1:], f"{_TITLES[predictions.dataset]}: one hidden, then both")
+    _finish(figure, axes[-1:], f"{TITLES[predictions.dataset]}: one hidden, then both")
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 

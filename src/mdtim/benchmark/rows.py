@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from mdtim.bench.section import append_rows
 from mdtim.benchmark.experiments import Cell
@@ -36,6 +38,11 @@ class Row(Cell):
 
 
 _KEY = [column.name for column in fields(Cell)]
+_CELL: dict[str, Callable[[str], Any]] = {
+    name: {"window": int, "rate": float, "mask_seed": int, "train_seed": int}.get(name, str)
+    for name in _KEY
+}
+"""How the columns of a cell are read."""
 
 
 def finished(path: Path) -> set[tuple[str, ...]]:
@@ -61,6 +68,15 @@ def fingerprint(cell: Cell) -> str:
     if cell.horizon is not None:
         return short_hash({"model": model, "forecaster": asdict(ForecasterConfig())})
     return "" if model is None else short_hash(model)
+
+
+def is_current(row: Mapping[str, str]) -> bool:
+    """Whether a line of the results file is of its preset or settings as they are now."""
+    given = {name: parse(row[name]) for name, parse in _CELL.items()}
+    try:
+        return fingerprint(Cell(**given)) == row["config"]
+    except ValueError:  # of a preset or settings that are gone
+        return False
 
 
 def short_hash(tree: object) -> str:

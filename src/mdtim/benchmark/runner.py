@@ -43,7 +43,7 @@ def run_cells(
     -------
     bool : True if every cell has a row now
     """
-    limit = time.monotonic() + 60 * max_minutes if max_minutes else float("inf")
+    limit = float("inf") if max_minutes is None else time.monotonic() + 60 * max_minutes
     done = finished(results)
     groups: dict[tuple[object, ...], list[Cell]] = {}
     for cell in cells:

@@ -7,15 +7,15 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from mdtim.bench.section import read_rows, write_section
-from mdtim.benchmark.experiments import FOUR_SETS
+from mdtim.benchmark.experiments import FOUR_SETS, TITLES
 from mdtim.benchmark.markdown import table
 from mdtim.benchmark.reading import Key, TextRow, choose, mean_over_seeds, paper_figures
+from mdtim.benchmark.rows import is_current
 
 BEGIN = "<!-- compared: rendered by mdtim benchmark tables --summary README.md -->"
 END = "<!-- end of compared -->"
 MADE_UP = "sine"
 """Of the four sets the one that nobody measured; averages of the others leave it out."""
-_TITLES = {"etth": "ETTh", "energy": "Energy", "weather": "Weather", "sine": "Sine"}
 
 
 def ratios(
@@ -46,7 +46,7 @@ def summary_table(rows: Sequence[TextRow]) -> list[str]:
         (zero_shot, linear),
     )
     real = [name for name in FOUR_SETS if name != MADE_UP]
-    lines = {_TITLES[name]: [name] for name in FOUR_SETS} | {"the three measured sets": real}
+    lines = {TITLES[name]: [name] for name in FOUR_SETS} | {"the three measured sets": real}
     body = [
         [title, *(mean_ratio(ratios(ours, theirs, sets)) for ours, theirs in comparisons)]
         for title, sets in lines.items()
@@ -60,7 +60,17 @@ def summary_table(rows: Sequence[TextRow]) -> list[str]:
             "linear interpolation",
         )
     ]
-    return table(header, body)
+    return [*table(header, body), *_older(rows)]
+
+
+def _older(rows: Sequence[TextRow]) -> list[str]:
+    """Which sets the trained model was run on with a preset that has changed since."""
+    trained = choose(rows, experiment="main", method="mdtim", error="")
+    stale = {row["dataset"] for row in trained if not is_current(row)}
+    names = [title for name, title in TITLES.items() if name in stale]
+    if not names:
+        return []
+    return ["", f"Trained on {', '.join(names)} before the preset changed to what it is now."]
 
 
 def update(readme: Path, results: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mdtim.baselines.protocol import HeldOut, Trained, WindowImputer, conceal
+from mdtim.baselines.protocol import HeldOut, OutOfTime, Trained, WindowImputer, conceal
 from mdtim.baselines.registry import build
 from mdtim.benchmark.experiments import Cell
 from mdtim.benchmark.rows import short_hash
@@ -76,8 +76,14 @@ class FittedSystem:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         began = time.monotonic()
-        with tensor_float32(self.device):
-            self.imputer.fit(gather(self.dataset, training), validation)
+        try:
+            with tensor_float32(self.device):
+                self.imputer.fit(gather(self.dataset, training), validation)
+        except OutOfTime:
+            if max_seconds >= allowed:
+                raise
+            log(ask)
+            return False
         self.train_seconds = time.monotonic() - began
         if max_seconds < allowed and self.train_seconds > max_seconds:
             log(ask)

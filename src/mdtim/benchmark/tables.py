@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from itertools import product
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -15,7 +16,7 @@ from mdtim.benchmark.comparison import (
     system_tables,
     zero_shot_tables,
 )
-from mdtim.benchmark.experiments import ABLATIONS, HORIZONS, PATTERNS
+from mdtim.benchmark.experiments import ABLATIONS, HORIZONS, PATTERNS, Cell
 from mdtim.benchmark.markdown import table
 from mdtim.benchmark.reading import (
     Key,
@@ -26,19 +27,17 @@ from mdtim.benchmark.reading import (
     paper_figures,
     paper_forecasts,
 )
+from mdtim.benchmark.rows import is_current
 from mdtim.benchmark.summary import MADE_UP, mean_ratio, ratios
 from mdtim.missingness import RATES
 
 INTRODUCTION = """\
 Rendered by `mdtim benchmark tables` from `results/paper.csv`. Every figure is the mean over the \
 mask seeds of a run that really happened: its row names the device, the versions and the commit, \
-which may be older than the code beside this page: rows of `base` on ETTh, Energy, Weather and \
-PhysioNet, of *Long*, *Limit* and *Downstream*, are of the preset before ranges were extended \
-(those of *Long* and *Limit* with other limits of training too), and their coverage is that of the \
-calibration before gaps of different lengths were told apart. \
-*Paper* is the figure the paper prints for MDTIM, *best other* the best of the systems it compares \
-with. The lower of ours and the paper's is bold. *CRPS* is exact and in the units of the MAE; \
-*90 % covers* says how often the truth lies inside the 90 % interval."""
+which may be older than the code beside this page. *Paper* is the figure the paper prints for \
+MDTIM, *best other* the best of the systems it compares with. The lower of ours and the paper's is \
+bold. *CRPS* is exact and in the units of the MAE; *90 % covers* says how often the truth lies \
+inside the 90 % interval."""
 
 COMPARISONS = {
     "main": ("mdtim", "Main: MAE at 48 steps"),
@@ -240,11 +239,25 @@ def _beside(
     return body, ratios
 
 
+def _older(rows: Sequence[TextRow]) -> list[str]:
+    """Which figures are of a preset or settings that have changed since."""
+    found = {
+        f"{row['method']} {row['preset']} on {row['dataset']} ({row['experiment']})": None
+        for row in rows
+        if not row["error"] and not is_current(row)
+    }
+    if not found:
+        return []
+    when = "Run before their preset or settings changed to what they are now, and to be run again"
+    return [f"{when}: {', '.join(found)}.", ""]
+
+
 def _failures(rows: Sequence[TextRow]) -> list[str]:
-    """What failed, once for all cells that failed alike."""
+    """What failed the last time it was tried, once for all cells that failed alike."""
+    last = {tuple(row[field.name] for field in fields(Cell)): row for row in rows}
     counts = Counter(
         f"{row['experiment']} {row['dataset']} {row['method']} {row['preset']}: {row['error']}"
-        for row in rows
+        for row in last.values()
         if row["error"]
     )
     return [
@@ -270,7 +283,7 @@ SECTIONS: dict[str, Callable[[Sequence[TextRow]], list[str]]] = {
 def render(path: Path) -> str:
     """The whole document."""
     rows = read_rows(path)
-    parts = ["# Results", "", INTRODUCTION, ""]
+    parts = ["# Results", "", INTRODUCTION, "", *_older(rows)]
     for experiment, (method, title) in COMPARISONS.items():
         chosen = choose(rows, experiment=experiment, method=method, error="")
         if chosen:

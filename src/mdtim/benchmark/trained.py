@@ -16,6 +16,7 @@ from mdtim.benchmark.scoring import validation_windows, windows_within
 from mdtim.calibration import Calibration
 from mdtim.checkpoint import load_folder, load_weights, save_folder
 from mdtim.datasets import Dataset
+from mdtim.fitting import new_network
 from mdtim.inference import Predictor
 from mdtim.lessons import TrainingData, held_out_cells
 from mdtim.masks import MaskMix
@@ -56,10 +57,7 @@ class TrainedModel:
             network = load_pretrained(self.preset, num_variates, self.device, dropout)
             assert network.config == self.config.network, "the weights are of another network"
             return network
-        torch.manual_seed(self.cell.train_seed)
-        return FactorizedDiT(self.config.network, self.config.tokenizer, num_variates).to(
-            self.device
-        )
+        return new_network(self.config, num_variates, self.cell.train_seed).to(self.device)
 
     @property
     def params(self) -> int:
@@ -111,8 +109,7 @@ class TrainedModel:
         self.train_seconds = trainer.progress.seconds
         if self.device.type == "cuda":
             self.peak_memory_gb = torch.cuda.max_memory_allocated(self.device) / 1e9
-        predictor = Predictor(self.network, self.config.change(num_draws=1), self.cell.train_seed)
-        self.calibration = fit_calibration(predictor, data)
+        self.calibration = fit_calibration(self.predictor(), data)
         self._save()
         shutil.rmtree(checkpoint, ignore_errors=True)
         return True
