@@ -359,6 +359,8 @@ def test_methods_are_chosen_on_the_masks_of_the_experiment() -> None:
     assert {cell.preset for cell in both[18:]} == {"default+max_minutes=5"}
     masks = [(cell.pattern, cell.rate, cell.mask_seed) for cell in main]
     assert [(cell.pattern, cell.rate, cell.mask_seed) for cell in both[18:]] == masks
+    with pytest.raises(ValueError, match="no cells of 'clean'"):
+        with_methods(main, ["clean"])
     costs = cells_of("efficiency")
     assert {cell.method for cell in costs} == {"mdtim", "brits", "saits", "csdi", "linear"}
     scales = {cell.preset.partition("+")[0] for cell in with_methods(costs, ["csdi"])}
