@@ -19,7 +19,7 @@ SCALES = ("small", "large")
 """Sizes of the paper's table of cost."""
 AT_ONCE = ("zero-mini+max_steps=0", "zero-base+max_steps=0")
 """The pretrained networks as they are."""
-REFERENCES = ("clean", "optimum")
+BOUNDS = ("clean", "optimum")
 """Methods of some experiments only: what nothing can beat."""
 ENSEMBLE_SEEDS = (0, 1, 2)
 """Training seeds of the models that `mdtim-ensemble` averages."""
@@ -64,7 +64,7 @@ class Cell:
     @property
     def settings(self) -> Settings | None:
         """Settings of the method, for a compared system."""
-        if self.method.startswith("mdtim") or self.method in REFERENCES:
+        if self.method.startswith("mdtim") or self.method in BOUNDS:
             return None
         return settings_of(self.method, self.dataset, self.preset)
 
@@ -219,7 +219,7 @@ def with_methods(cells: list[Cell], methods: list[str], settings: str = "default
     chosen = []
     for method in methods:
         own = [cell for cell in cells if cell.method == method]
-        if not own and method in REFERENCES:
+        if not own and method in BOUNDS:
             raise ValueError(f"this experiment has no cells of {method!r}, which others have")
         masks = dict.fromkeys(
             replace(cell, method=method, preset=settings)
