@@ -43,6 +43,31 @@ def test_parts_are_filled_as_the_whole_table_is(
     same(read_parts(tmp_path / "target"), case.expected)
 
 
+@pytest.mark.filterwarnings("ignore::mdtim.doubts.ImputationWarning")
+@pytest.mark.parametrize(
+    "days",
+    [
+        pd.date_range("2024-01-01", periods=140, freq="B"),
+        pd.date_range("2024-01-01", periods=140, freq="D", tz="Europe/Berlin"),
+    ],
+    ids=["without weekends", "with one of 23 hours"],
+)
+def test_days_that_a_part_alone_cannot_tell_are_told_by_all_parts(
+    case: Case, tmp_path: Path, days: pd.DatetimeIndex
+) -> None:
+    hour = (case.frame["time"] - case.frame["time"].min()) // pd.Timedelta("1h")
+    frame = case.frame.assign(time=days[hour])
+    (tmp_path / "source").mkdir()
+    for number, first in enumerate(range(0, 140, 10)):
+        own = frame[(hour >= first) & (hour < first + 10)]
+        own.to_parquet(tmp_path / "source" / f"part-{number:02d}.parquet", index=False)
+    report = fill(tmp_path / "source", tmp_path / "target", case)
+    assert not report.failures
+    result = MDTIMImputer.load(case.model, device="cpu").impute(frame)
+    filled = read_parts(tmp_path / "target")[list(result.values.columns)]
+    same(filled, result.values.reset_index(drop=True))
+
+
 def test_long_parts_are_filled_piece_by_piece_to_the_same_cells(case: Case, tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     path = tmp_path / "source" / "all.parquet"

@@ -1,5 +1,6 @@
 import gzip
 import math
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from mdtim import TableWarning
 from mdtim.atomic import atomic_path
-from mdtim.files import read_frame, read_styled, unpack, write_frame
+from mdtim.files import parquet_schema, read_frame, read_styled, unpack, write_frame
 
 TEXT_SUFFIXES = [".csv", ".tsv", ".txt", ".csv.gz", ".csv.bz2", ".csv.xz", ".csv.zst", ".CSV"]
 
@@ -317,3 +318,30 @@ def test_an_empty_line_of_a_single_column_is_a_missing_cell(
     )
     path.write_text("a,b\n1,2\n\n3,4\n\n")  # of several columns it is nothing
     assert len(read_frame(path)) == 2
+
+
+def test_columns_of_a_parquet_file_keep_their_types_and_notes(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [
+            pa.field("price", pa.decimal128(12, 2)),
+            pa.field("flag", pa.bool_()),
+            pa.field("place", pa.dictionary(pa.int32(), pa.string())),
+            pa.field("x", pa.float32()),
+            pa.field("n", pa.int16()),
+        ],
+        metadata={b"source": b"plant 7"},
+    )
+    columns = [[Decimal("1.50"), None], [None, None], ["a", "b"], [1.5, None], [1, None]]
+    arrays = [pa.array(cells, field.type) for cells, field in zip(columns, schema, strict=True)]
+    pq.write_table(pa.table(arrays, schema=schema), tmp_path / "a.parquet")
+    frame = read_frame(tmp_path / "a.parquet")
+    frame["x"] = frame["x"].fillna(2.5)
+    known = parquet_schema(tmp_path / "a.parquet")
+    write_frame(frame.assign(new=0.1), tmp_path / "b.parquet", schema=known)
+    written = pq.read_schema(tmp_path / "b.parquet")
+    assert written.types[:5] == schema.types
+    assert written.names == [*schema.names, "new"]
+    assert written.metadata[b"source"] == b"plant 7"
+    assert parquet_schema(tmp_path / "a.csv") is None
+    write_frame(frame.assign(n=0.5), tmp_path / "c.parquet", schema=known)
+    assert pq.read_schema(tmp_path / "c.parquet").field("n").type == pa.float64()

@@ -246,6 +246,7 @@ def test_a_column_with_nothing_observed_is_left_missing_with_a_warning(table: pd
     ("options", "message"),
     [
         ({"columns": "flow"}, "columns is a list of names, got 'flow'"),
+        ({"missing_values": -999}, "missing_values is a list of what means missing, got -999"),
         ({"validation_share": 2}, "validation_share lies between 0 and 1, got 2"),
         ({"max_minutes": -1}, "max_minutes must be positive, got -1"),
         ({"seed": -1}, "seed must be a whole number from 0 on, got -1"),

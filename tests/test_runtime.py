@@ -109,3 +109,12 @@ def test_memory_that_pytorch_holds_unused_counts_as_free() -> None:
     assert free_memory(device) <= before - 2**28
     del held
     assert free_memory(device) >= before - 2**24
+
+
+def test_another_default_dtype_is_refused_in_a_sentence() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(ValueError, match=r"torch\.set_default_dtype\(torch\.float32\)"):
+            resolve_device("cpu")
+    finally:
+        torch.set_default_dtype(torch.float32)

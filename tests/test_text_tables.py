@@ -20,7 +20,7 @@ from mdtim.text_tables import TextStyle
 STYLES = [
     TextStyle(),
     TextStyle(";", ",", "utf-8-sig", "\r\n"),
-    TextStyle(";", ".", "latin-1"),
+    TextStyle(";", ".", "cp1252"),
     TextStyle("\t", ".", "utf-16"),
     TextStyle("|"),
 ]
@@ -235,3 +235,13 @@ def float_of(cell: str) -> float | str:
         return float(cell.replace(",", "."))
     except ValueError:
         return cell
+
+
+def test_what_windows_calls_ansi_keeps_its_letters(tmp_path: Path) -> None:
+    text = "Ort;Preis €;self\nMüller’s Hof – Süd;1,5;2\nNord;;3\n"
+    (tmp_path / "a.csv").write_bytes(text.encode("cp1252"))
+    frame, style = read_styled(tmp_path / "a.csv")
+    assert list(frame.columns) == ["Ort", "Preis €", "self"]
+    assert frame["Ort"][0] == "Müller’s Hof – Süd"
+    write_frame(frame, tmp_path / "b.csv", style)
+    assert (tmp_path / "b.csv").read_bytes() == text.encode("cp1252")

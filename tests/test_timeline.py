@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from mdtim.files import read_frame
+from mdtim.labels import Labels
 from mdtim.table import Table, TableOptions, TableWarning
 from table_cases import NAN, as_kind, fill_with, hours, named_columns, numbers_of, read, stamped
 
@@ -216,7 +217,7 @@ def test_local_time_stays_regular_across_the_change_of_clocks():
         frame = stamped(times)
         table = Table.read(frame)
         assert len(table.panel.values) == 72
-        assert table.panel.timestamps[0] == np.datetime64("2020-03-27T23:00")
+        assert table.panel.timestamps[0] == np.datetime64("2020-03-28T00:00")
         pd.testing.assert_frame_equal(fill_with(table, 0), frame)
 
 
@@ -249,6 +250,25 @@ def test_an_hour_that_clocks_repeat_is_told_from_a_mistake():
     assert len(Table.read(frame.assign(time=local)).panel.values) == len(local)
     with pytest.raises(ValueError, match="name the column that tells the series apart"):
         Table.read(pd.DataFrame({"time": [*local[:30], local[5]], "x": 1.0}))
+
+
+def test_a_time_of_day_beside_a_date_is_to_be_joined_with_it():
+    stamps = pd.date_range("2024", periods=96, freq="h")
+    frame = pd.DataFrame({"date": stamps.strftime("%Y-%m-%d"), "time": stamps.strftime("%H:%M")})
+    with pytest.raises(ValueError, match="join it with 'time' into one column of times"):
+        Table.read(frame.assign(x=1.0), TableOptions())
+
+
+def test_durations_tell_no_time_and_that_is_said():
+    frame = pd.DataFrame({"x": [1.0, np.nan, 3.0]}, index=pd.to_timedelta([2, 0, 1], "h"))
+    with pytest.warns(TableWarning, match="the index holds durations"):
+        Table.read(frame, TableOptions())
+
+
+def test_local_times_are_shown_as_clocks_showed_them():
+    stamps = pd.date_range("2024-07-01", periods=5, freq="h", tz="Asia/Tokyo")
+    table = Table.read(pd.DataFrame({"time": stamps, "x": 1.0}), TableOptions())
+    assert Labels.of(table.panel).of_rows(np.array([0]))[0] == "2024-07-01 00:00"
 
 
 def test_repeated_timestamps_are_refused_with_the_likely_id():

@@ -132,7 +132,7 @@ def impute(
     """Fill the gaps of a table."""
     levels = quantile_levels(quantiles)
     with user_messages() as said:
-        from mdtim.files import read_styled, table_suffixes, write_frame
+        from mdtim.files import parquet_schema, read_styled, table_suffixes, write_frame
 
         _check_targets(source, output, report)
         table_suffixes(output)  # refused now rather than after the fit
@@ -146,7 +146,7 @@ def impute(
         result = imputer.impute(_as_fitted(imputer, frame))
         filled = result.with_quantiles(levels)
         new = [name for name in filled.columns if name not in frame.columns]
-        write_frame(filled[[*frame.columns, *new]], output, style)
+        write_frame(filled[[*frame.columns, *new]], output, style, parquet_schema(source))
         if report is not None:
             result.report(report)
     facts = {

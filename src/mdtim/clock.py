@@ -235,6 +235,19 @@ def _inferred(series: pd.Series[Any]) -> str:
     return pd.api.types.infer_dtype(series, skipna=True)
 
 
+def is_time_of_day(series: pd.Series[Any]) -> bool:
+    """Whether all cells tell an hour and a minute, and no day.
+
+    Examples
+    --------
+    >>> is_time_of_day(pd.Series(["00:15", "23:45:10"]))
+    True
+    """
+    if len(series) == 0 or _kind(series) not in ("text", "other"):
+        return False
+    return bool(series.astype(str).str.fullmatch(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?").all())
+
+
 def _kind(series: pd.Series[Any]) -> str:
     """One of stamp, number, text, other."""
     dtype = series.dtype

@@ -101,7 +101,9 @@ def find_numeric(
 
 
 # 20,063.00 or 1'234 or 20.1 °C, but not a date, a time of day or a name with a number in it.
-_NUMBER_IN_TEXT = re.compile(r"\s*[$€£]?\s*[+-]?\d[\d.,' \u00a0]*\s*[^\d\s:/-]{0,5}\s*")
+_NUMBER_IN_TEXT = re.compile(
+    r"\s*[$€£]?\s*[+\-\u2212]?\d[\d.,' \u00a0]*([dD][+-]?\d+|\s*[^\d\s:/-]{0,5})\s*"
+)
 
 
 def notes_on_left(frame: pd.DataFrame, names: list[str], left: list[int]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import lzma
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,8 +108,18 @@ def readable(path: str | os.PathLike[str]) -> Iterator[None]:
         ) from error
 
 
+def parquet_schema(path: str | os.PathLike[str]) -> pa.Schema | None:
+    """Types and metadata of a Parquet file; None of another one."""
+    if table_suffixes(path)[0] not in PARQUET:
+        return None
+    return pa.parquet.read_schema(Path(path).expanduser())
+
+
 def write_frame(
-    frame: pd.DataFrame, path: str | os.PathLike[str], style: TextStyle | None = None
+    frame: pd.DataFrame,
+    path: str | os.PathLike[str],
+    style: TextStyle | None = None,
+    schema: pa.Schema | None = None,
 ) -> None:
     """Write a table in the format of the suffix, whole or not at all.
 
@@ -119,20 +129,27 @@ def write_frame(
     ----------
     style : of the text that the table came from; None for UTF-8 with commas, or tabs by suffix.
         A file with another suffix than that one has the separator of its own.
+    schema : of the Parquet file that the table came from; columns of a Parquet file keep its types
+        where their cells fit them.
     """
     path = Path(path).expanduser()
     table_suffixes(path)
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        encode_frame(frame, file, path, style)
+        encode_frame(frame, file, path, style, schema)
 
 
 def encode_frame(
-    frame: pd.DataFrame, file: Any, path: str | os.PathLike[str], style: TextStyle | None = None
+    frame: pd.DataFrame,
+    file: Any,
+    path: str | os.PathLike[str],
+    style: TextStyle | None = None,
+    schema: pa.Schema | None = None,
 ) -> None:
     """Write a table to an open file of bytes, as :func:`write_frame` does."""
     form, compression = table_suffixes(path)
     if form in PARQUET:
-        frame.to_parquet(file)
+        table = pa.Table.from_pandas(frame)
+        pa.parquet.write_table(table if schema is None else _as_before(table, schema), file)
         return
     if style is None:
         style = TextStyle(_SEPARATORS[form])
@@ -140,6 +157,19 @@ def encode_frame(
         style = replace(style, separator=_SEPARATORS[form], decimal=".", above="", cells={})
     with _unpacked(file, compression, "wb") as packed:
         write_text(frame, packed, style)
+
+
+def _as_before(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with the types and metadata of the one it comes from, where its cells fit them."""
+    for position, field in enumerate(table.schema):
+        before = schema.get_field_index(field.name)
+        if before < 0 or field.type == schema.field(before).type:
+            continue
+        with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            cells = table.column(position).cast(schema.field(before).type)
+            table = table.set_column(position, schema.field(before).with_nullable(True), cells)
+    # What pandas noted is of the frame as it is now.
+    return table.replace_schema_metadata({**(schema.metadata or {}), **table.schema.metadata})
 
 
 def unpack(path: Path, target: Path, max_bytes: int) -> None:

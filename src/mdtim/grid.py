@@ -17,7 +17,10 @@ from mdtim.panel import BoolArray, IntArray
 _MAX_ROWS = 50_000_000
 _MAX_GROWTH = 3
 _TOLERANCE = 0.01
-_DAY = 86_400 * 10**9
+DAY = 86_400 * 10**9
+"""In nanoseconds."""
+MIN_WORKDAYS = 20
+"""Of so many days some would be a Saturday or a Sunday, if there were any."""
 _MONDAY = np.datetime64("1970-01-05")
 
 
@@ -82,7 +85,7 @@ def infer_grid(
     ahead = _within(steps) * np.repeat(width, steps)
     if spacing is not None and spacing.reading == "weekdays":
         day = np.repeat(_days(clock, order), steps)
-        ahead = (np.busday_offset(day, _within(steps)) - day).astype(np.int64) * _DAY
+        ahead = (np.busday_offset(day, _within(steps)) - day).astype(np.int64) * DAY
     ticks = np.repeat(known, steps) + ahead
     seconds = float(np.median(width[:-1][joined])) / 1e9 if joined.any() else None
     return Grid(steps, ticks, seconds, note, spacing, marks)
@@ -173,6 +176,15 @@ def _days(clock: Clock, order: IntArray) -> NDArray[Any]:
     return clock.stamps.tz_localize(None)[order].to_numpy().astype("M8[D]")
 
 
+def num_workdays(clock: Clock) -> int:
+    """How many rows there are, if all lie from Monday to Friday at one time of day; else 0."""
+    if clock.stamps is None:
+        return 0
+    wall = clock.stamps.tz_localize(None)
+    at_once = len(np.unique(wall.asi8 % DAY)) == 1
+    return len(wall) if at_once and (wall.day_of_week < 5).all() else 0
+
+
 def _readings(
     clock: Clock, order: IntArray, joined: BoolArray
 ) -> Iterator[Literal["number", "months", "weekdays", "utc", "local"]]:
@@ -181,14 +193,13 @@ def _readings(
         yield "number"
         return
     wall = clock.stamps.tz_localize(None)[order]
-    if np.diff(wall.asi8)[joined].min() >= 28 * _DAY:
+    if np.diff(wall.asi8)[joined].min() >= 28 * DAY:
         # The 31st of each month is the 30th in a month of 30 days.
         day = np.minimum(wall.day.max(), wall.days_in_month)
-        if (wall.day == day).all() and len(np.unique(wall.asi8 % _DAY)) == 1:
+        if (wall.day == day).all() and len(np.unique(wall.asi8 % DAY)) == 1:
             yield "months"
-    # Of so many days some would be a Saturday or a Sunday, if there were any.
-    is_daily = np.diff(wall.asi8)[joined].min() == _DAY and len(np.unique(wall.asi8 % _DAY)) == 1
-    if is_daily and len(wall) >= 20 and (wall.day_of_week < 5).all():
+    is_daily = np.diff(wall.asi8)[joined].min() == DAY
+    if is_daily and num_workdays(clock) >= MIN_WORKDAYS:
         yield "weekdays"
     yield "utc"
     if clock.stamps.tz is not None:  # days of 23 and 25 hours are days all the same

@@ -49,7 +49,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
     freq : str, optional
         Sampling period ("h", "10min"); missing timestamps become rows of the output.
     columns : sequence of str, optional
-        Columns to fill; all numeric ones without.
+        Columns to look at and to fill, without regard to others; all numeric ones without.
     inf_as_missing : bool
         Treat ±inf as missing instead of refusing it.
     missing_values : sequence of float
@@ -266,6 +266,11 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         """Refuse what would be misread or fail far from here."""
         if isinstance(self.columns, str):
             raise ValueError(f"columns is a list of names, got {self.columns!r}; put it in a list")
+        if isinstance(self.missing_values, (str, int, float, np.number)):
+            raise ValueError(
+                f"missing_values is a list of what means missing, got {self.missing_values!r}; "
+                "put it in a list"
+            )
         if not 0 <= self.validation_share < 1:
             raise ValueError(
                 f"validation_share lies between 0 and 1, got {self.validation_share}; 0.1 is usual"

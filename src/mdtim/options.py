@@ -13,7 +13,7 @@ Source = Annotated[Path, typer.Argument(help="CSV or Parquet file, compressed or
 Time = Annotated[str | None, typer.Option(help="Time column; found by itself if not given.")]
 Id = Annotated[str | None, typer.Option(help="Column that names the series of a panel.")]
 Freq = Annotated[str | None, typer.Option(help="Sampling period (h, 10min): adds missing rows.")]
-Columns = Annotated[str | None, typer.Option(help="Columns to fill, comma-separated.")]
+Columns = Annotated[str | None, typer.Option(help="Columns to look at and fill, comma-separated.")]
 InfAsMissing = Annotated[bool, typer.Option("--inf-as-missing", help="Treat ±inf as missing.")]
 MissingValues = Annotated[
     str | None, typer.Option(help="Numbers that stand for missing, such as -999,-9999.")

@@ -54,7 +54,7 @@ class Panel:
     step_seconds: float | None = None
     """Length of one step in seconds where the table has timestamps."""
     timestamps: NDArray[np.datetime64] | None = None
-    """(N,) one per row where the table has timestamps."""
+    """(N,) one per row, in local time, where the table has timestamps."""
     names: tuple[Any, ...] = ()
     """S series names (values of the id column); empty for a table of one unnamed series."""
     surroundings: Surroundings | None = None

@@ -13,6 +13,11 @@ from torch import Tensor
 
 def resolve_device(name: str) -> torch.device:
     """Turn `auto`, `cpu`, `cuda` or `cuda:1` into a device that is really there."""
+    if torch.get_default_dtype() != torch.float32:
+        raise ValueError(
+            f"PyTorch's default dtype is {torch.get_default_dtype()}, and the network computes in "
+            "float32; call torch.set_default_dtype(torch.float32) first"
+        )
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

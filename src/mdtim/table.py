@@ -51,7 +51,7 @@ class TableOptions:
     freq: str | None = None
     """Pandas offset alias; skipped timestamps become rows, in the output too."""
     columns: tuple[str, ...] | None = None
-    """Numeric columns to fill; None: all of them."""
+    """Numeric columns to look at and fill; None: all of them."""
     inf_as_missing: bool = False
     """Fill infinite cells instead of refusing them."""
     missing_values: tuple[float, ...] = ()
@@ -248,7 +248,7 @@ class _PandasTable(Table):
             timeline.offsets,
             tuple(names[position] for position in self._chosen),
             timeline.step_seconds,
-            None if timeline.ticks is None else timeline.ticks.view("M8[ns]"),
+            timeline.wall_times,
             timeline.names,
         )
         self.notes += notes_on_placeholders(values, self.panel.variates)

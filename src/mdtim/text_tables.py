@@ -5,6 +5,7 @@ Separator, decimal sign, encoding, line ends and the text of its cells make the 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import re
@@ -220,7 +221,10 @@ def write_text(frame: pd.DataFrame, file: Any, style: TextStyle) -> None:
     }
     text = io.TextIOWrapper(file, encoding=style.encoding, newline="")
     text.write(style.above)
-    frame.assign(**written).to_csv(
+    frame = frame.copy(deep=False)
+    for name, cells in written.items():
+        frame[name] = cells
+    frame.to_csv(
         text,
         sep=style.separator,
         decimal=style.decimal,
@@ -295,7 +299,10 @@ def _as_utf8(raw: bytes, path: Path) -> tuple[bytes, str]:
     try:
         raw.decode("utf-8")
     except UnicodeDecodeError:
-        return raw.decode("latin-1").encode("utf-8"), "latin-1"
+        # What Windows calls ANSI has all letters of Latin-1, and others where that has none.
+        for encoding in ("cp1252", "latin-1"):
+            with contextlib.suppress(UnicodeDecodeError):
+                return raw.decode(encoding).encode("utf-8"), encoding
     if raw.startswith(_MARK):
         return raw.removeprefix(_MARK), "utf-8-sig"
     return raw, "utf-8"

@@ -18,6 +18,7 @@ from mdtim.clock import (
     is_mostly_time,
     is_number,
     is_stamped,
+    is_time_of_day,
     looks_like_time,
     read_clock,
     reads_as_time,
@@ -89,6 +90,17 @@ class Timeline:
         places = np.empty_like(self.order)
         places[self.order] = np.cumsum(self.steps) - self.steps
         return places
+
+    @property
+    def wall_times(self) -> NDArray[np.datetime64] | None:
+        """(N,) times as clocks showed them where the table has timestamps."""
+        if self.ticks is None:
+            return None
+        times = pd.DatetimeIndex(self.ticks.view("M8[ns]"))
+        zone = None if self.clock is None or self.clock.stamps is None else self.clock.stamps.tz
+        if zone is not None:
+            times = times.tz_localize("UTC").tz_convert(zone).tz_localize(None)
+        return times.to_numpy()
 
     @property
     def origins(self) -> IntArray:
@@ -287,6 +299,11 @@ def _not_taken_for_time(frame: pd.DataFrame, id_field: Field | None) -> tuple[st
     columns = [Field(position) for position in range(frame.shape[1])]
     columns = [field for field in columns if field != id_field]
     notes = []
+    if isinstance(frame.index, pd.TimedeltaIndex):
+        notes.append(
+            "the index holds durations, which tell no time, and rows are taken in their order; add "
+            "a time to them (pd.Timestamp('2024-01-01') + index) if they tell another"
+        )
     for field in columns:
         known = field.of(frame).dropna()
         if not len(known) or not (_is_usual(frame, field) or is_mostly_time(known)):
@@ -358,7 +375,12 @@ def _repeated_message(
             f"{what}; if clocks were set back then, write the times with their offset from UTC "
             "(2024-10-27 02:00+01:00)"
         )
-    parts = [name for name in frame.columns if str(name).lower() in _PARTS]
+    parts = [
+        name
+        for position, name in enumerate(frame.columns)
+        if str(name).lower() in _PARTS
+        or (Field(position) != time and is_time_of_day(frame.iloc[:, position]))
+    ]
     candidates = []
     named = [(Field(level, True), name) for level, name in enumerate(frame.index.names) if name]
     named += [

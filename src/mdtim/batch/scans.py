@@ -61,6 +61,7 @@ class ScanCache:
                 "variates": scan.variates,
                 "timed": scan.timed,
                 "spacings": [spacing and asdict(spacing) for spacing in scan.spacings],
+                "workdays": scan.workdays,
                 "decimal": scan.decimal,
             }
             self.target.write(f"{name}.npz", scan.runs.to_bytes())
@@ -72,7 +73,7 @@ class ScanCache:
         if not self.target.place.exists(f"{name}.json"):
             return None
         document: dict[str, Any] = json.loads(self.target.place.read(f"{name}.json"))
-        if document["part"] != asdict(part) or not part.modified:
+        if document["part"] != asdict(part) or not part.modified or "workdays" not in document:
             return None
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"])))
         return PartScan(
@@ -84,6 +85,7 @@ class ScanCache:
             tuple(document["variates"]),
             document["timed"],
             tuple(found and Spacing(**found) for found in document["spacings"]),
+            document["workdays"],
             Runs.from_bytes(self.target.place.read(f"{name}.npz")),
             document["decimal"],
         )

@@ -12,7 +12,7 @@ import pyarrow as pa
 from mdtim.batch.runs import Runs
 from mdtim.batch.source import Part, Piece
 from mdtim.batch.work import PartScan, Reading
-from mdtim.grid import Spacing
+from mdtim.grid import DAY, MIN_WORKDAYS, Spacing
 
 Look = Callable[[Reading, Sequence[Part]], Iterator[PartScan]]
 """Looks through parts, and leaves out those that cannot be read."""
@@ -139,8 +139,20 @@ def _agree(one: pa.DataType, two: pa.DataType, options: str) -> bool:
 
 
 def _one_spacing(scans: Sequence[PartScan]) -> Spacing | None:
-    """The spacing of most pieces; the smaller of two that are equally common."""
+    """The spacing of most pieces; the smaller of two that are equally common.
+
+    Of days a few alone do not tell whether they are of 24 hours, of local time, or without
+    weekends, but all together do.
+    """
     found = Counter(spacing for scan in scans for spacing in scan.spacings if spacing is not None)
     if not found:
         return Spacing("rows", 1) if any(scan.timed for scan in scans) else None
-    return max(found, key=lambda spacing: (found[spacing], -spacing.size))
+    for spacing in list(found):
+        if spacing.reading == "local":  # nobody says so who could have said UTC
+            found[spacing] += found.pop(Spacing("utc", spacing.size), 0)
+    best = max(found, key=lambda spacing: (found[spacing], -spacing.size))
+    workdays = [scan.workdays for scan in scans]
+    daily = best in (Spacing("utc", DAY), Spacing("local", DAY))
+    if daily and all(workdays) and sum(workdays) >= MIN_WORKDAYS:
+        return Spacing("weekdays", 1)
+    return best

@@ -22,7 +22,7 @@ from mdtim.batch.runs import Runs
 from mdtim.batch.source import Content, Part, Piece, Source, frame_schema
 from mdtim.batch.target import Target
 from mdtim.files import encode_frame
-from mdtim.grid import Spacing
+from mdtim.grid import Spacing, num_workdays
 from mdtim.panel import Panel
 from mdtim.table import Table, TableOptions
 
@@ -86,6 +86,8 @@ class PartScan:
     timed: bool
     spacings: tuple[Spacing | None, ...]
     """One for each piece, None where no two rows of a series tell it."""
+    workdays: int
+    """Rows, if all lie from Monday to Friday at one time of day; else 0."""
     runs: Runs
     """Pieces are numbered from 0 within the part."""
     decimal: str | None
@@ -104,7 +106,7 @@ class Scanner:
         if part.size == 0:
             raise ValueError(f"{part.name} is an empty file; remove it or write it again")
         pieces = reading.source.pieces(part, reading.piece_rows)
-        runs, spacings, rows, timed = [], [], 0, False
+        runs, spacings, workdays, rows, timed = [], [], [], 0, False
         schema: pa.Schema | None = None
         for number, piece in enumerate(pieces):
             content = reading.read(piece)
@@ -118,6 +120,8 @@ class Scanner:
             assert table.timeline is not None
             spacings.append(table.timeline.spacing)
             timed = table.timeline.time is not None
+            clock = table.timeline.clock
+            workdays.append(0 if clock is None else num_workdays(clock))
         return PartScan(
             part,
             reading.source.checksum(part),
@@ -127,6 +131,7 @@ class Scanner:
             table.panel.variates,
             timed,
             tuple(spacings),
+            sum(workdays) if all(workdays) else 0,
             Runs.join(runs),
             None if content.style is None else content.style.decimal,
         )

@@ -95,7 +95,7 @@ def _learned(system: System, row: TextRow) -> str:
     """How long a system learned and on what, and whether time ended it, of one of its rows."""
     if not int(row["params"] or 0):
         return ""
-    seconds = float(row["train_seconds"])
+    seconds = float(row["train_seconds"] or 0)
     where = row["device"].removeprefix("NVIDIA ").partition(",")[0]
     stopped = seconds >= _seconds_allowed(system, row["dataset"])
     return f"{seconds / 60:.1f} min, {where}{', stopped' if stopped else ''}"

@@ -33,7 +33,7 @@ class TableChoices(BaseModel):
         None, description="Sampling period (h, 10min): missing timestamps become rows."
     )
     columns: list[ColumnName] = Field(
-        [], max_length=500, description="Columns to fill; without, all numeric ones."
+        [], max_length=500, description="Columns to look at and fill; without, all numeric ones."
     )
     inf_as_missing: bool = Field(
         False, description="Treat infinite cells as missing instead of refusing the table."
