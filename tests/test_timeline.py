@@ -259,6 +259,15 @@ def test_a_time_of_day_beside_a_date_is_to_be_joined_with_it():
         Table.read(frame.assign(x=1.0), TableOptions())
 
 
+def test_a_column_with_a_time_in_few_rows_orders_none():
+    frame = pd.DataFrame({"calibrated": [None, "2024-01-05", None, None], "x": [1.0, 2, NAN, 4]})
+    with pytest.warns(TableWarning, match="'calibrated' tells a time in 1 of 4 rows"):
+        table = Table.read(frame, TableOptions())
+    assert table.panel.timestamps is None
+    with pytest.raises(ValueError, match="lacks a timestamp"):
+        Table.read(frame.rename(columns={"calibrated": "time"}), TableOptions())
+
+
 def test_durations_tell_no_time_and_that_is_said():
     frame = pd.DataFrame({"x": [1.0, np.nan, 3.0]}, index=pd.to_timedelta([2, 0, 1], "h"))
     with pytest.warns(TableWarning, match="the index holds durations"):

@@ -261,6 +261,7 @@ def _named(frame: pd.DataFrame, name: str, option: str) -> Field:
 def _find_time(frame: pd.DataFrame, id_field: Field | None) -> Field | None:
     levels = [Field(level, True) for level in range(frame.index.nlevels)]
     columns = [Field(position) for position in range(frame.shape[1])]
+    columns = [field for field in columns if not _is_aside(frame, field)]
     found = [field for field in levels if field != id_field and is_stamped(field.of(frame))]
     if not found:
         found = [field for field in columns if field != id_field and is_stamped(field.of(frame))]
@@ -308,7 +309,12 @@ def _not_taken_for_time(frame: pd.DataFrame, id_field: Field | None) -> tuple[st
         known = field.of(frame).dropna()
         if not len(known) or not (_is_usual(frame, field) or is_mostly_time(known)):
             continue
-        if is_number(known):
+        if _is_aside(frame, field):
+            notes.append(
+                f"{field.label(frame)} tells a time in {len(known):,} of {len(frame):,} rows, and "
+                "rows are taken in their order"
+            )
+        elif is_number(known):
             notes.append(
                 f"{field.label(frame)} holds numbers that do not look like times, and rows are "
                 f"taken in their order; pass time={str(frame.columns[field.position])!r} if it "
@@ -329,6 +335,11 @@ def _not_taken_for_time(frame: pd.DataFrame, id_field: Field | None) -> tuple[st
             "join them into one column of times if it tells another"
         )
     return tuple(notes)
+
+
+def _is_aside(frame: pd.DataFrame, field: Field) -> bool:
+    """Whether most cells of a column not called time are missing: it orders no rows."""
+    return not _is_usual(frame, field) and bool(field.of(frame).isna().mean() > 0.5)
 
 
 def _is_usual(frame: pd.DataFrame, field: Field) -> bool:
