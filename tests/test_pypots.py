@@ -244,7 +244,7 @@ def test_mdtim_takes_dicts_files_lists_and_tensors_alike(
     assert np.isfinite(filled).all()
     known = ~np.isnan(samples)
     assert (filled[known] == samples[known]).all()
-    for other in (path, {"X": samples.tolist()}, {"X": torch.from_numpy(samples)}):
+    for other in (path, Path(path), {"X": samples.tolist()}, {"X": torch.from_numpy(samples)}):
         assert (model.impute(other) == filled).all()
     drawn = model.impute({"X": samples}, n_sampling_times=2)
     assert drawn.shape == (20, 2, 12, 2)

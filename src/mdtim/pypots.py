@@ -7,6 +7,7 @@ sizes.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import_pypots()
 
 from pypots.imputation.base import BaseImputer  # noqa: E402
 
-Set = dict[str, Any] | str
+Set = dict[str, Any] | str | os.PathLike[str]
 
 
 class MDTIM(BaseImputer):  # type: ignore[misc]
@@ -162,7 +163,7 @@ class MDTIM(BaseImputer):  # type: ignore[misc]
     def _read(self, data: Set, file_type: str, key: str = "X") -> FloatArray:
         if key not in _keys(data):
             raise ValueError(f"the set has no key {key!r}, but {', '.join(_keys(data))}")
-        if isinstance(data, str):
+        if isinstance(data, (str, os.PathLike)):
             if file_type != "hdf5":
                 raise ValueError(f'file_type must be "hdf5", got {file_type!r}')
             import h5py
@@ -184,7 +185,7 @@ class MDTIM(BaseImputer):  # type: ignore[misc]
 def _keys(data: Set) -> list[str]:
     if isinstance(data, dict):
         return list(data)
-    if not isinstance(data, str):
+    if not isinstance(data, (str, os.PathLike)):
         raise ValueError(f"a set is a dict or the path of a file, got {type(data).__name__}")
     import h5py
 
