@@ -46,6 +46,19 @@ def test_a_result_is_the_librarys_answer_byte_for_byte(
     assert columns == {name: filled[name].tolist() for name in filled.columns}
 
 
+def test_a_parquet_table_comes_back_with_its_types(place: Place) -> None:
+    table = pa.Table.from_pandas(sensors(), preserve_index=False)
+    places = pa.array(["a", "b"] * (len(table) // 2) + ["a"] * (len(table) % 2))
+    table = table.append_column("place", places.dictionary_encode())
+    body = io.BytesIO()
+    pq.write_table(table, body)
+    answer = place.client.post("/v1/jobs", files={"file": ("a.parquet", body.getvalue())})
+    status = ended(place.client, answer.json()["id"])
+    assert status["state"] == "done", status
+    result = place.client.get(f"/v1/jobs/{status['id']}/result?format=parquet").content
+    assert pq.read_schema(io.BytesIO(result)).types == table.schema.types
+
+
 def test_a_job_says_what_was_done_and_leaves_report_and_chart_but_not_the_table(
     place: Place, job: dict[str, Any]
 ) -> None:

@@ -9,14 +9,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from mdtim.atomic import atomic_path
 from mdtim.files import write_frame
 from mdtim.text_tables import TextStyle
 
 
-def write_result(frame: pd.DataFrame, path: Path, style: TextStyle | None = None) -> None:
-    """Write a table in the format of the suffix, whole or not at all; text in its style.
+def write_result(
+    frame: pd.DataFrame,
+    path: Path,
+    style: TextStyle | None = None,
+    schema: pa.Schema | None = None,
+) -> None:
+    """Write a table in the format of the suffix, whole or not at all; as it was written before.
 
     JSON is `{"columns": {name: cells}}`, null where a cell is missing or not finite. Numbers have
     all their digits; times are ISO 8601.
@@ -24,7 +30,7 @@ def write_result(frame: pd.DataFrame, path: Path, style: TextStyle | None = None
     if path.suffix != ".json":
         if style is not None and not style.encoding.startswith("utf-8"):
             style = replace(style, encoding="utf-8")  # as the service announces
-        write_frame(frame, path, style)
+        write_frame(frame, path, style, schema)
         return
     if not isinstance(frame.index, pd.RangeIndex):
         frame = frame.reset_index()
