@@ -23,7 +23,7 @@ from mdtim.baselines.pypots import MODELS
 from mdtim.baselines.registry import REFERENCES, build
 from mdtim.baselines.settings import Limits, Settings, methods, settings_of
 from mdtim.benchmark import experiments, runner, systems
-from mdtim.benchmark.experiments import Cell, cells_of, with_methods
+from mdtim.benchmark.experiments import COSTS, Cell, cells_of, with_methods
 from mdtim.benchmark.rows import Row, fingerprint
 from mdtim.benchmark.runner import run_cells
 from mdtim.benchmark.scoring import TestWindows, hidden_mask
@@ -399,12 +399,14 @@ def result_row(**changes: object) -> dict[str, str]:
 
 def test_the_tables_show_systems_beside_the_papers_figures(tmp_path: Path) -> None:
     cost = {"experiment": "efficiency", "dataset": "energy", "impute_seconds": 3.25}
+    small = next(preset for method, preset in COSTS if method == "mdtim")
+    large = [preset for method, preset in COSTS if method == "csdi"][-1]
     rows = [
         result_row(crps=0.08),
         result_row(method="saits", preset="default", mae=0.15, coverage90=""),
         result_row(method="csdi", preset="default", mae=0.16, crps=0.11, coverage90=0.85),
-        result_row(**cost, preset="small", mae=0.05),
-        result_row(**cost, method="csdi", preset="large+max_minutes=15", mae=0.07),
+        result_row(**cost, preset=small, mae=0.05),
+        result_row(**cost, method="csdi", preset=large, mae=0.07),
     ]
     text = rendered(tmp_path, rows)
     assert "| saits | 0.1500¹ (0.14) |" in text  # of one mask
