@@ -412,8 +412,9 @@ def test_the_tables_show_systems_beside_the_papers_figures(tmp_path: Path) -> No
     assert "| saits | 0.1500¹ (0.14) |" in text  # of one mask
     assert text.index("| mdtim | 0.1200¹ (0.127)") < text.index("| saits | 0.1500")
     assert "| etth | csdi | uniform | 30% | 0.1100¹ | 85.0%¹ |" in text
-    assert "| mdtim | small | 0.0500 |  |  | 0.65 |" in text
-    assert "| *csdi, paper* | large | 0.074 | 0.093 | 0.128 | 4.49 |  | 894.76 |  |  |" in text
+    assert "| mdtim, batch_size=64, max_steps=10000, validate_every=500 | small | 0.0500 |" in text
+    assert "| csdi, max_minutes=12 | large | 0.0700 |  |  | 0.65 |" in text
+    assert "| *csdi, paper* | large | 0.074 | 0.093 | 0.128 | 4.49 |  | 894.76 |  |" in text
     main = text[: text.index("## All systems")]
     assert "0.1200" in main
     assert "0.1500" not in main  # the table of mdtim stays mdtim's
