@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import fsspec
 import numpy as np
@@ -24,10 +25,12 @@ from deadly import KillOnce, die
 from mdtim.batch import BatchOptions, run_batch, work
 from mdtim.batch.engine import Outcome, run_all
 from mdtim.batch.engine_local import LocalPool
+from mdtim.batch.survey import _one_spacing
 from mdtim.cli import app
 from mdtim.doubts import ImputationWarning
+from mdtim.grid import Workdays
 from mdtim.imputer import MDTIMImputer
-from mdtim.table import Table
+from mdtim.table import Table, TableOptions
 
 # -- the same cells, however the data set is cut ----------------------------------------------
 
@@ -66,6 +69,60 @@ def test_days_that_a_part_alone_cannot_tell_are_told_by_all_parts(
     result = MDTIMImputer.load(case.model, device="cpu").impute(frame)
     filled = read_parts(tmp_path / "target")[list(result.values.columns)]
     same(filled, result.values.reset_index(drop=True))
+
+
+@pytest.mark.parametrize(
+    ("last", "reading"),
+    [
+        (pd.date_range("2024-02-05", periods=8, freq="B"), "weekdays"),
+        (pd.date_range("2024-02-05", periods=8, freq="D"), "utc"),  # with a weekend
+        (pd.date_range("2024-02-05 08:00", periods=8, freq="B"), "utc"),  # at another hour
+    ],
+)
+def test_one_part_with_a_weekend_makes_all_days_count(last: pd.DatetimeIndex, reading: str) -> None:
+    first = pd.date_range("2024-01-01", periods=25, freq="B")
+    scans = []
+    for days in (first, last):
+        frame = pd.DataFrame({"time": days, "x": np.arange(float(len(days)))})
+        timeline = Table.read(frame, TableOptions()).timeline
+        assert timeline is not None
+        assert timeline.clock is not None
+        found = Mock(spacings=(timeline.spacing,), timed=True)
+        found.workdays = Workdays.of(timeline.clock)
+        scans.append(found)
+    spacing = _one_spacing(scans)
+    assert spacing is not None
+    assert spacing.reading == reading
+
+
+@pytest.mark.parametrize("piece_rows", [40, 20])
+def test_a_time_that_some_rows_alone_have_is_refused(
+    case: Case, tmp_path: Path, piece_rows: int
+) -> None:
+    frame = case.frame.drop(columns="time").iloc[:40]
+    stamps = pd.Series(pd.date_range("2024", periods=40, freq="h"))
+    stamps[2:18] = pd.NaT
+    frame = frame.assign(measured=stamps.to_numpy())
+    (tmp_path / "source").mkdir()
+    if piece_rows == 20:
+        pq.write_table(
+            pa.Table.from_pandas(frame), tmp_path / "source" / "a.parquet", row_group_size=20
+        )
+        report_of = "tells the time of some of its rows and is mostly empty in others"
+    else:
+        for number, own in enumerate((frame.iloc[:20], frame.iloc[20:])):
+            own.to_parquet(tmp_path / "source" / f"{number}.parquet", index=False)
+        report_of = (
+            r"1.parquet has a column that tells the time of its rows, but 0.parquet has none"
+        )
+    with pytest.raises(ValueError, match=report_of):
+        fill(
+            tmp_path / "source",
+            tmp_path / "target",
+            case,
+            table=TableOptions(id="sensor"),
+            piece_rows=piece_rows,
+        )
 
 
 def test_long_parts_are_filled_piece_by_piece_to_the_same_cells(case: Case, tmp_path: Path) -> None:

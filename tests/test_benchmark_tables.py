@@ -53,6 +53,10 @@ def test_rows_of_a_preset_that_has_changed_are_named(tmp_path: Path) -> None:
     assert "Trained on ETTh before the preset changed" in "\n".join(
         summary.summary_table(read_rows(path))
     )
+    for cell in etth:
+        write(path, [cell], 0.14, config=fingerprint(cell))
+    assert "to be run again" not in render(path)
+    assert "Trained on ETTh" not in "\n".join(summary.summary_table(read_rows(path)))
     gone = [replace(etth[0], method="saits", preset="magic")]
     write(path, gone, 0.2)
     assert "saits magic on etth (main)" in render(path)

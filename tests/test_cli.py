@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 import mdtim.cli
 from mdtim.cli import app
+from mdtim.imputation import Imputation
+from mdtim.imputer import MDTIMImputer
 
 QUICK = ["--max-steps", "2", "--window", "16", "--preset", "small"]
 
@@ -69,6 +71,21 @@ def test_report_writes_the_page_and_prints_what_it_says(source: Path, tmp_path: 
     assert page.read_text().endswith("</html>")
     assert "input itself" in run("report", source, "-o", source, *QUICK, code=2)
     assert "input itself" in run("evaluate", source, "--report", source, *QUICK, code=2)
+
+
+def test_the_source_may_be_gone_after_the_fit(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pd.read_csv(source).to_parquet(tmp_path / "in.parquet")
+    impute = MDTIMImputer.impute
+
+    def removing(imputer: MDTIMImputer, frame: pd.DataFrame) -> Imputation:
+        (tmp_path / "in.parquet").unlink()
+        return impute(imputer, frame)
+
+    monkeypatch.setattr(MDTIMImputer, "impute", removing)
+    run("impute", tmp_path / "in.parquet", "-o", tmp_path / "out.parquet", *QUICK)
+    assert not pd.read_parquet(tmp_path / "out.parquet").isna().any().any()
 
 
 def test_a_model_is_fitted_once_and_used_again(source: Path, tmp_path: Path) -> None:

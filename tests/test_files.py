@@ -327,7 +327,7 @@ def test_columns_of_a_parquet_file_keep_their_types_and_notes(tmp_path: Path) ->
             pa.field("flag", pa.bool_()),
             pa.field("place", pa.dictionary(pa.int32(), pa.string())),
             pa.field("x", pa.float32()),
-            pa.field("n", pa.int16()),
+            pa.field("n", pa.int16(), metadata={b"unit": b"pieces"}),
         ],
         metadata={b"source": b"plant 7"},
     )
@@ -342,6 +342,7 @@ def test_columns_of_a_parquet_file_keep_their_types_and_notes(tmp_path: Path) ->
     assert written.types[:5] == schema.types
     assert written.names == [*schema.names, "new"]
     assert written.metadata[b"source"] == b"plant 7"
+    assert written.field("n").metadata[b"unit"] == b"pieces"
     assert parquet_schema(tmp_path / "a.csv") is None
     write_frame(frame.assign(n=0.5), tmp_path / "c.parquet", schema=known)
     assert pq.read_schema(tmp_path / "c.parquet").field("n").type == pa.float64()

@@ -259,8 +259,20 @@ def test_a_time_of_day_beside_a_date_is_to_be_joined_with_it():
         Table.read(frame.assign(x=1.0), TableOptions())
 
 
-def test_a_column_with_a_time_in_few_rows_orders_none():
-    frame = pd.DataFrame({"calibrated": [None, "2024-01-05", None, None], "x": [1.0, 2, NAN, 4]})
+@pytest.mark.parametrize("clock", ["13:00", "01:00 PM", None])
+def test_a_time_of_day_reads_as_one_wherever_it_stands(clock):
+    stamps = pd.date_range("2024", periods=96, freq="h")
+    times = stamps.strftime("%I:%M %p" if clock == "01:00 PM" else "%H:%M").tolist()
+    times[5] = times[5] if clock else None
+    frame = pd.DataFrame({"date": stamps.strftime("%Y-%m-%d"), "clock": times, "x": 1.0})
+    for table in (frame, frame.set_index("clock")):
+        with pytest.raises(ValueError, match="join it with 'clock' into one column of times"):
+            Table.read(table, TableOptions())
+
+
+@pytest.mark.parametrize("date", ["2024-01-05", pd.Timestamp("2024-01-05"), dt.date(2024, 1, 5)])
+def test_a_column_with_a_time_in_few_rows_orders_none(date):
+    frame = pd.DataFrame({"calibrated": [None, date, None, None], "x": [1.0, 2, NAN, 4]})
     with pytest.warns(TableWarning, match="'calibrated' tells a time in 1 of 4 rows"):
         table = Table.read(frame, TableOptions())
     assert table.panel.timestamps is None
@@ -278,6 +290,26 @@ def test_local_times_are_shown_as_clocks_showed_them():
     stamps = pd.date_range("2024-07-01", periods=5, freq="h", tz="Asia/Tokyo")
     table = Table.read(pd.DataFrame({"time": stamps, "x": 1.0}), TableOptions())
     assert Labels.of(table.panel).of_rows(np.array([0]))[0] == "2024-07-01 00:00"
+
+
+def test_the_axis_stands_still_while_clocks_that_were_set_back_show_an_hour_again():
+    stamps = pd.date_range("2024-10-27", periods=24, freq="10min", tz="Europe/Berlin")
+    frame = pd.DataFrame({"id": 1, "time": stamps, "x": 1.0})
+    both = pd.concat([frame, frame.assign(id=2)], ignore_index=True)
+    labels = Labels.of(Table.read(both, TableOptions(id="id")).panel)
+    first, second = (labels.on_axis(rows) for rows in (np.arange(24), np.arange(24, 48)))
+    np.testing.assert_array_equal(first, second)
+    assert (np.diff(first) >= 0).all()
+    assert labels.of_rows(np.array([17, 18])) == ["2024-10-27 02:50", "2024-10-27 02:00"]
+
+
+@pytest.mark.parametrize("freq", ["D", "B"])
+def test_skipped_days_of_local_time_are_at_their_own_hour(freq):
+    days = pd.date_range("2024-03-04", periods=40, freq=freq, tz="Europe/Berlin")
+    skipped = [20, 21, 22] if freq == "B" else [27]  # the 31st of March has 23 hours
+    frame = pd.DataFrame({"time": days.delete(skipped), "x": 1.0})
+    panel = Table.read(frame, TableOptions()).panel
+    np.testing.assert_array_equal(panel.timestamps, days.tz_localize(None).to_numpy())
 
 
 def test_repeated_timestamps_are_refused_with_the_likely_id():

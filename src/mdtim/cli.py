@@ -137,6 +137,7 @@ def impute(
         _check_targets(source, output, report)
         table_suffixes(output)  # refused now rather than after the fit
         frame, style = read_styled(source)
+        schema = parquet_schema(source)  # now: the file may be another after the fit
         options = table_options(time, id, freq, columns, inf_as_missing, missing_values)
         training = (window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json)
         refuse_training(model, context)
@@ -146,7 +147,7 @@ def impute(
         result = imputer.impute(_as_fitted(imputer, frame))
         filled = result.with_quantiles(levels)
         new = [name for name in filled.columns if name not in frame.columns]
-        write_frame(filled[[*frame.columns, *new]], output, style, parquet_schema(source))
+        write_frame(filled[[*frame.columns, *new]], output, style, schema)
         if report is not None:
             result.report(report)
     facts = {

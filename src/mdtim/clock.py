@@ -104,7 +104,9 @@ def looks_like_time(series: pd.Series[Any]) -> bool:
 
 
 def is_mostly_time(series: pd.Series[Any]) -> bool:
-    """Whether nine in ten of the first cells of a text look like dates."""
+    """Whether these are timestamps, or nine in ten of the first cells of a text look like dates."""
+    if is_stamped(series):
+        return True
     if _kind(series) != "text":
         return False
     sample = [str(cell).strip() for cell in series.dropna().head(_SAMPLE)]
@@ -236,16 +238,18 @@ def _inferred(series: pd.Series[Any]) -> str:
 
 
 def is_time_of_day(series: pd.Series[Any]) -> bool:
-    """Whether all cells tell an hour and a minute, and no day.
+    """Whether all known cells tell an hour and a minute, and no day.
 
     Examples
     --------
-    >>> is_time_of_day(pd.Series(["00:15", "23:45:10"]))
+    >>> is_time_of_day(pd.Series(["00:15", "11:45:10 PM"]))
     True
     """
-    if len(series) == 0 or _kind(series) not in ("text", "other"):
+    known = series.dropna()
+    if len(known) == 0 or _kind(known) not in ("text", "other"):
         return False
-    return bool(series.astype(str).str.fullmatch(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?").all())
+    matches = (_TIME_OF_DAY.fullmatch(f" {str(cell).strip()}") for cell in known)
+    return all(match is not None and match["gap"] for match in matches)
 
 
 def _kind(series: pd.Series[Any]) -> str:

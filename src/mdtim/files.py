@@ -163,11 +163,11 @@ def _as_before(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The table with the types and metadata of the one it comes from, where its cells fit them."""
     for position, field in enumerate(table.schema):
         before = schema.get_field_index(field.name)
-        if before < 0 or field.type == schema.field(before).type:
+        if before < 0:
             continue
+        wanted = schema.field(before).with_nullable(True)
         with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            cells = table.column(position).cast(schema.field(before).type)
-            table = table.set_column(position, schema.field(before).with_nullable(True), cells)
+            table = table.set_column(position, wanted, table.column(position).cast(wanted.type))
     # What pandas noted is of the frame as it is now.
     return table.replace_schema_metadata({**(schema.metadata or {}), **table.schema.metadata})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +19,7 @@ _MAX_GROWTH = 3
 _TOLERANCE = 0.01
 DAY = 86_400 * 10**9
 """In nanoseconds."""
-MIN_WORKDAYS = 20
+_MIN_WORKDAYS = 20
 """Of so many days some would be a Saturday or a Sunday, if there were any."""
 _MONDAY = np.datetime64("1970-01-05")
 
@@ -82,13 +82,29 @@ def infer_grid(
     known = clock.ticks[order]
     width = np.zeros_like(known)
     width[:-1][joined] = np.diff(known)[joined] // steps[:-1][joined]
-    ahead = _within(steps) * np.repeat(width, steps)
-    if spacing is not None and spacing.reading == "weekdays":
-        day = np.repeat(_days(clock, order), steps)
-        ahead = (np.busday_offset(day, _within(steps)) - day).astype(np.int64) * DAY
-    ticks = np.repeat(known, steps) + ahead
+    if spacing is not None and spacing.reading in ("weekdays", "local"):
+        ticks = _local_ticks(clock, order, steps, spacing)
+    else:
+        ticks = np.repeat(known, steps) + _within(steps) * np.repeat(width, steps)
     seconds = float(np.median(width[:-1][joined])) / 1e9 if joined.any() else None
     return Grid(steps, ticks, seconds, note, spacing, marks)
+
+
+def _local_ticks(clock: Clock, order: IntArray, steps: IntArray, spacing: Spacing) -> IntArray:
+    """(N,) nanoseconds in UTC, where skipped steps lie whole steps of local time ahead."""
+    assert clock.stamps is not None
+    ahead = _within(steps)
+    wall = np.repeat(clock.stamps.tz_localize(None)[order].asi8, steps)
+    if spacing.reading == "weekdays":
+        day = np.repeat(_days(clock, order), steps)
+        wall += (np.busday_offset(day, ahead) - day).astype(np.int64) * DAY
+    else:
+        wall += ahead * int(spacing.size)
+    # An hour that clocks show twice is taken for the later one; one that they skip ends at once.
+    times = pd.DatetimeIndex(wall.view("M8[ns]")).tz_localize(
+        clock.stamps.tz, ambiguous=np.zeros(len(wall), dtype=bool), nonexistent="shift_forward"
+    )
+    return np.where(ahead == 0, np.repeat(clock.ticks[order], steps), times.asi8)
 
 
 def _within(steps: IntArray) -> IntArray:
@@ -176,13 +192,36 @@ def _days(clock: Clock, order: IntArray) -> NDArray[Any]:
     return clock.stamps.tz_localize(None)[order].to_numpy().astype("M8[D]")
 
 
-def num_workdays(clock: Clock) -> int:
-    """How many rows there are, if all lie from Monday to Friday at one time of day; else 0."""
-    if clock.stamps is None:
-        return 0
-    wall = clock.stamps.tz_localize(None)
-    at_once = len(np.unique(wall.asi8 % DAY)) == 1
-    return len(wall) if at_once and (wall.day_of_week < 5).all() else 0
+class Workdays(NamedTuple):
+    """Rows that all lie from Monday to Friday at one time of day."""
+
+    rows: int
+    moment: int
+    """The time of day, in nanoseconds of local time."""
+
+    @classmethod
+    def of(cls, clock: Clock) -> Workdays | None:
+        """None if some lie elsewhere."""
+        if clock.stamps is None:
+            return None
+        wall = clock.stamps.tz_localize(None)
+        moments = np.unique(wall.asi8 % DAY)
+        if len(moments) != 1 or (wall.day_of_week >= 5).any():
+            return None
+        return cls(len(wall), int(moments[0]))
+
+    @classmethod
+    def join(cls, parts: Sequence[Workdays | None]) -> Workdays | None:
+        """All parts together; None if they are none, or of several times of day."""
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts) or len({part.moment for part in known}) != 1:
+            return None
+        return cls(sum(part.rows for part in known), known[0].moment)
+
+    @property
+    def tell(self) -> bool:
+        """Whether the rows are enough to say that there are no weekends."""
+        return self.rows >= _MIN_WORKDAYS
 
 
 def _readings(
@@ -199,7 +238,8 @@ def _readings(
         if (wall.day == day).all() and len(np.unique(wall.asi8 % DAY)) == 1:
             yield "months"
     is_daily = np.diff(wall.asi8)[joined].min() == DAY
-    if is_daily and num_workdays(clock) >= MIN_WORKDAYS:
+    workdays = Workdays.of(clock) if is_daily else None
+    if workdays is not None and workdays.tell:
         yield "weekdays"
     yield "utc"
     if clock.stamps.tz is not None:  # days of 23 and 25 hours are days all the same

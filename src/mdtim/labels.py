@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -40,11 +42,23 @@ class Labels:
         return str(number) if self.panel.num_series > 1 else None
 
     def on_axis(self, rows: IntArray) -> FloatArray:
-        """Milliseconds since 1970, or steps of the series from 0; rows of one series."""
-        if self.panel.timestamps is None:
+        """Milliseconds since 1970, or steps of the series from 0; rows of one series.
+
+        They never run back: while clocks that were set back show an hour again, time stands still.
+        """
+        if self._rising is None:
             return (rows - self._first_row(rows)).astype(np.float64)
-        nanoseconds = self.panel.timestamps[rows].astype("M8[ns]").astype(np.int64)
-        return nanoseconds / 1e6
+        return self._rising[rows] / 1e6
+
+    @cached_property
+    def _rising(self) -> IntArray | None:
+        """(N,) nanoseconds since 1970."""
+        if self.panel.timestamps is None:
+            return None
+        rising = self.panel.timestamps.astype("M8[ns]").astype(np.int64)
+        for first, stop in pairwise(self.panel.offsets.tolist()):
+            rising[first:stop] = np.maximum.accumulate(rising[first:stop])
+        return rising
 
     def axis_range(self) -> tuple[float, float]:
         """First and last place of any series on the axis."""

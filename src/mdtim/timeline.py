@@ -386,18 +386,17 @@ def _repeated_message(
             f"{what}; if clocks were set back then, write the times with their offset from UTC "
             "(2024-10-27 02:00+01:00)"
         )
+    named = [(Field(level, True), name) for level, name in enumerate(frame.index.names) if name]
+    named += [(Field(position), name) for position, name in enumerate(frame.columns)]
     parts = [
         name
-        for position, name in enumerate(frame.columns)
-        if str(name).lower() in _PARTS
-        or (Field(position) != time and is_time_of_day(frame.iloc[:, position]))
+        for field, name in named
+        if str(name).lower() in _PARTS or (field != time and is_time_of_day(field.of(frame)))
     ]
     candidates = []
-    named = [(Field(level, True), name) for level, name in enumerate(frame.index.names) if name]
-    named += [
-        (Field(position), name) for position, name in enumerate(frame.columns) if name not in parts
-    ]
     for field, name in named:
+        if name in parts:
+            continue
         series = field.of(frame)
         if field == time or series.dtype.kind not in "OUiub" or series.isna().any():
             continue

@@ -47,8 +47,8 @@ def normal(seed: int, stream: int, keys: Tensor) -> Tensor:
     return radius * torch.cos(2 * math.pi * second)
 
 
-def parts(num_windows: int, num_cells: int, device: torch.device) -> NDArray[np.int64]:
-    """(P, B) which windows are drawn at once.
+def parts(num_windows: int, num_cells: int, device: torch.device) -> list[NDArray[np.int64]]:
+    """Which windows are drawn at once, part by part.
 
     On a GPU, where networks are compiled, all parts of all calls have one size, a power of two: the
     last is filled up with the first windows again, and the caller drops what is drawn of these.
@@ -59,14 +59,16 @@ def parts(num_windows: int, num_cells: int, device: torch.device) -> NDArray[np.
 
     Examples
     --------
-    >>> parts(5, CELLS_AT_ONCE // 3, torch.device("cpu")).tolist()
+    >>> [part.tolist() for part in parts(5, CELLS_AT_ONCE // 3, torch.device("cpu"))]
+    [[0, 1], [2, 3], [4]]
+    >>> [part.tolist() for part in parts(5, CELLS_AT_ONCE // 3, torch.device("cuda"))]
     [[0, 1], [2, 3], [4, 0]]
     """
     size = 2 ** int(math.log2(max(1, CELLS_AT_ONCE // num_cells)))
-    if device.type == "cpu":
-        size = min(size, max(1, num_windows))
     count = -(-num_windows // size)
-    return np.arange(count * size).reshape(count, size) % max(1, num_windows)
+    length = num_windows if device.type == "cpu" else count * size
+    whole = np.arange(length) % max(1, num_windows)
+    return np.split(whole, np.arange(size, length, size))
 
 
 def samples_first(drawn_NTV: Tensor, num_samples: int) -> Windows:

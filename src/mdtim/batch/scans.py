@@ -15,7 +15,7 @@ from mdtim.batch.runs import Runs
 from mdtim.batch.source import Part, Piece
 from mdtim.batch.target import OURS, Target
 from mdtim.batch.work import PartScan, Reading, Scanner
-from mdtim.grid import Spacing
+from mdtim.grid import Spacing, Workdays
 
 Watch = Callable[[str, int, int, int], None]
 """Called with the stage, the parts done, the parts in all, and the rows done."""
@@ -61,7 +61,7 @@ class ScanCache:
                 "variates": scan.variates,
                 "timed": scan.timed,
                 "spacings": [spacing and asdict(spacing) for spacing in scan.spacings],
-                "workdays": scan.workdays,
+                "weekdays": scan.workdays and scan.workdays._asdict(),
                 "decimal": scan.decimal,
             }
             self.target.write(f"{name}.npz", scan.runs.to_bytes())
@@ -73,7 +73,7 @@ class ScanCache:
         if not self.target.place.exists(f"{name}.json"):
             return None
         document: dict[str, Any] = json.loads(self.target.place.read(f"{name}.json"))
-        if document["part"] != asdict(part) or not part.modified or "workdays" not in document:
+        if document["part"] != asdict(part) or not part.modified or "weekdays" not in document:
             return None
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"])))
         return PartScan(
@@ -85,7 +85,7 @@ class ScanCache:
             tuple(document["variates"]),
             document["timed"],
             tuple(found and Spacing(**found) for found in document["spacings"]),
-            document["workdays"],
+            document["weekdays"] and Workdays(**document["weekdays"]),
             Runs.from_bytes(self.target.place.read(f"{name}.npz")),
             document["decimal"],
         )

@@ -12,7 +12,7 @@ import pyarrow as pa
 from mdtim.batch.runs import Runs
 from mdtim.batch.source import Part, Piece
 from mdtim.batch.work import PartScan, Reading
-from mdtim.grid import DAY, MIN_WORKDAYS, Spacing
+from mdtim.grid import DAY, Spacing, Workdays
 
 Look = Callable[[Reading, Sequence[Part]], Iterator[PartScan]]
 """Looks through parts, and leaves out those that cannot be read."""
@@ -80,7 +80,13 @@ def survey(reading: Reading, look: Look) -> Survey:
 
 def _joined(reading: Reading, scans: tuple[PartScan, ...]) -> Survey:
     for scan in scans[1:]:
-        if scan.variates != scans[0].variates or scan.timed != scans[0].timed:
+        if scan.timed != scans[0].timed:
+            timed, other = (scan, scans[0]) if scan.timed else (scans[0], scan)
+            raise ValueError(
+                f"{timed.part.name} has a column that tells the time of its rows, but "
+                f"{other.part.name} has none; name it with time=..., or mend the parts"
+            )
+        if scan.variates != scans[0].variates:
             raise ValueError(
                 f"{scan.part.name} would be filled in {', '.join(scan.variates)}, but "
                 f"{scans[0].part.name} in {', '.join(scans[0].variates)}; name the columns to fill"
@@ -147,12 +153,12 @@ def _one_spacing(scans: Sequence[PartScan]) -> Spacing | None:
     found = Counter(spacing for scan in scans for spacing in scan.spacings if spacing is not None)
     if not found:
         return Spacing("rows", 1) if any(scan.timed for scan in scans) else None
+    weekdays, utc_days = Spacing("weekdays", 1), Spacing("utc", DAY)
+    found[utc_days] += found.pop(weekdays, 0)
     for spacing in list(found):
         if spacing.reading == "local":  # nobody says so who could have said UTC
             found[spacing] += found.pop(Spacing("utc", spacing.size), 0)
     best = max(found, key=lambda spacing: (found[spacing], -spacing.size))
-    workdays = [scan.workdays for scan in scans]
-    daily = best in (Spacing("utc", DAY), Spacing("local", DAY))
-    if daily and all(workdays) and sum(workdays) >= MIN_WORKDAYS:
-        return Spacing("weekdays", 1)
-    return best
+    workdays = Workdays.join([scan.workdays for scan in scans])
+    daily = best in (utc_days, Spacing("local", DAY))
+    return weekdays if daily and workdays is not None and workdays.tell else best

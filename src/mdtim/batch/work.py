@@ -22,7 +22,7 @@ from mdtim.batch.runs import Runs
 from mdtim.batch.source import Content, Part, Piece, Source, frame_schema
 from mdtim.batch.target import Target
 from mdtim.files import encode_frame
-from mdtim.grid import Spacing, num_workdays
+from mdtim.grid import Spacing, Workdays
 from mdtim.panel import Panel
 from mdtim.table import Table, TableOptions
 
@@ -86,8 +86,8 @@ class PartScan:
     timed: bool
     spacings: tuple[Spacing | None, ...]
     """One for each piece, None where no two rows of a series tell it."""
-    workdays: int
-    """Rows, if all lie from Monday to Friday at one time of day; else 0."""
+    workdays: Workdays | None
+    """If all rows lie from Monday to Friday at one time of day."""
     runs: Runs
     """Pieces are numbered from 0 within the part."""
     decimal: str | None
@@ -106,7 +106,7 @@ class Scanner:
         if part.size == 0:
             raise ValueError(f"{part.name} is an empty file; remove it or write it again")
         pieces = reading.source.pieces(part, reading.piece_rows)
-        runs, spacings, workdays, rows, timed = [], [], [], 0, False
+        runs, spacings, workdays, rows, times = [], [], [], 0, set()
         schema: pa.Schema | None = None
         for number, piece in enumerate(pieces):
             content = reading.read(piece)
@@ -119,9 +119,14 @@ class Scanner:
             runs.append(Runs.of(table, number))
             assert table.timeline is not None
             spacings.append(table.timeline.spacing)
-            timed = table.timeline.time is not None
+            times.add(table.timeline.time)
             clock = table.timeline.clock
-            workdays.append(0 if clock is None else num_workdays(clock))
+            workdays.append(None if clock is None else Workdays.of(clock))
+        if len(times) > 1:
+            raise ValueError(
+                f"{part.name} has a column that tells the time of some of its rows and is mostly "
+                "empty in others; name the time column with time=..., or fill it in"
+            )
         return PartScan(
             part,
             reading.source.checksum(part),
@@ -129,9 +134,9 @@ class Scanner:
             pieces,
             schema,
             table.panel.variates,
-            timed,
+            times != {None},
             tuple(spacings),
-            sum(workdays) if all(workdays) else 0,
+            Workdays.join(workdays),
             Runs.join(runs),
             None if content.style is None else content.style.decimal,
         )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import fields
 from importlib.resources import files
 from statistics import fmean
+
+from mdtim.benchmark.experiments import Cell
 
 Key = tuple[str, int, str, float]
 """Data set, window, pattern, rate."""
@@ -48,6 +51,12 @@ def _packaged(name: str) -> list[TextRow]:
 def cell_key(row: TextRow) -> Key:
     """What a row and a figure of the paper are compared by."""
     return row["dataset"], int(row["window"]), row["pattern"], float(row["rate"])
+
+
+def last_runs(rows: Sequence[TextRow]) -> list[TextRow]:
+    """Of every cell the row that was written last."""
+    last = {tuple(row[field.name] for field in fields(Cell)): row for row in rows}
+    return list(last.values())
 
 
 def choose(rows: Sequence[TextRow], **wanted: str) -> list[TextRow]:

@@ -9,7 +9,7 @@ from statistics import geometric_mean
 from mdtim.bench.section import read_rows, write_section
 from mdtim.benchmark.experiments import FOUR_SETS, TITLES
 from mdtim.benchmark.markdown import table
-from mdtim.benchmark.reading import Key, TextRow, choose, mean_over_seeds, paper_figures
+from mdtim.benchmark.reading import Key, TextRow, choose, last_runs, mean_over_seeds, paper_figures
 from mdtim.benchmark.rows import is_current
 
 BEGIN = "<!-- compared: rendered by mdtim benchmark tables --summary README.md -->"
@@ -65,7 +65,7 @@ def summary_table(rows: Sequence[TextRow]) -> list[str]:
 
 def _older(rows: Sequence[TextRow]) -> list[str]:
     """Which sets the trained model was run on with a preset that has changed since."""
-    trained = choose(rows, experiment="main", method="mdtim", error="")
+    trained = choose(last_runs(rows), experiment="main", method="mdtim", error="")
     stale = {row["dataset"] for row in trained if not is_current(row)}
     names = [title for name, title in TITLES.items() if name in stale]
     if not names:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from itertools import product
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -17,13 +16,14 @@ from mdtim.benchmark.comparison import (
     system_tables,
     zero_shot_tables,
 )
-from mdtim.benchmark.experiments import ABLATIONS, HORIZONS, PATTERNS, Cell
+from mdtim.benchmark.experiments import ABLATIONS, HORIZONS, PATTERNS
 from mdtim.benchmark.markdown import table
 from mdtim.benchmark.reading import (
     Key,
     TextRow,
     cell_key,
     choose,
+    last_runs,
     mean_over_seeds,
     paper_figures,
     paper_forecasts,
@@ -247,7 +247,7 @@ def _older(rows: Sequence[TextRow]) -> list[str]:
     """Which figures are of a preset or settings that have changed since."""
     found = {
         f"{row['method']} {row['preset']} on {row['dataset']} ({row['experiment']})": None
-        for row in rows
+        for row in last_runs(rows)
         if not row["error"] and not is_current(row)
     }
     if not found:
@@ -258,10 +258,9 @@ def _older(rows: Sequence[TextRow]) -> list[str]:
 
 def _failures(rows: Sequence[TextRow]) -> list[str]:
     """What failed the last time it was tried, once for all cells that failed alike."""
-    last = {tuple(row[field.name] for field in fields(Cell)): row for row in rows}
     counts = Counter(
         f"{row['experiment']} {row['dataset']} {row['method']} {row['preset']}: {row['error']}"
-        for row in last.values()
+        for row in last_runs(rows)
         if row["error"]
     )
     return [

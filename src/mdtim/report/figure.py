@@ -45,10 +45,11 @@ def plot(imputation: Imputation, columns: Sequence[str] | None, series: Any) -> 
 
 def _draw(axis: Axes, fill: Fill, variate: int, number: int) -> None:
     line = make_line(fill, variate, number, stretches=_STRETCHES, details=[], detail_stretches=1)
-    panel, first = fill.panel, int(fill.panel.offsets[number])
+    panel, first, labels = fill.panel, int(fill.panel.offsets[number]), Labels.of(fill.panel)
 
     def place(positions: IntArray) -> Any:
-        return positions if panel.timestamps is None else panel.timestamps[first + positions]
+        places = labels.on_axis(first + positions)
+        return places if panel.timestamps is None else places.astype("M8[ms]")
 
     filled, marks = place(line.filled.positions), place(line.marks.positions)
     for low, high, alpha, label in ((0, 3, 0.2, "90 % band"), (1, 2, 0.3, "50 % band")):
