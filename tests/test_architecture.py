@@ -44,7 +44,10 @@ TIERS = [
         *("series", "relations", "checkpoint", "distributed", "inference", "sampling"),
         *("interruption", "lessons", "muon", "optimization", "replays", "training"),
     },
-    {"fitting", "doubts", "progress", "model", "imputation", "imputer", "pretrained"},
+    {
+        *("fitting", "doubts", "progress", "model", "imputation", "parameters", "imputer"),
+        "pretrained",
+    },
     {
         *("report", "sources", "datasets", "messages", "options", "evaluation", "demo"),
         *("batch", "bench", "pretraining"),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,17 @@ def test_a_season_is_found_through_noise_and_gaps(period: int) -> None:
     found = season_length(panel(values))
     assert found is not None
     assert found % period <= 1 or period - found % period <= 1
+
+
+@pytest.mark.parametrize("scale", [2.0**-600, 1.0, 2.0**500])
+def test_neither_units_nor_a_faulty_reading_change_the_window(scale: float) -> None:
+    values = np.hstack([season(96), season(96, noise=0.5)])
+    faulty = values.copy()
+    faulty[100], faulty[2_000] = -9999.0, 9999.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        windows = {choose_window(panel(scale * one), long=True) for one in (values, faulty)}
+    assert windows == {384}
 
 
 def test_noise_has_no_season() -> None:

@@ -14,8 +14,8 @@ from conftest import tiny_config, waves
 from mdtim.benchmark import experiments, runner, trained
 from mdtim.benchmark.experiments import ABLATIONS, EXPERIMENTS, Cell, cells_of, config_of
 from mdtim.benchmark.methods import Ensemble, network_says, optimum_says
-from mdtim.benchmark.rows import finished
-from mdtim.benchmark.runner import run_cells
+from mdtim.benchmark.rows import append, finished, key_of
+from mdtim.benchmark.runner import _row, run_cells
 from mdtim.benchmark.scoring import HiddenBatch, Said, TestWindows, hidden_mask, window_crps
 from mdtim.benchmark.tables import render
 from mdtim.cli import app
@@ -71,6 +71,13 @@ def test_a_run_in_two_pieces_gives_the_rows_of_one(tmp_path: Path) -> None:
     before = pieces.read_text()
     assert run_cells(cells(), pieces, tmp_path / "b", CPU, log=lambda line: None)
     assert pieces.read_text() == before  # a finished cell is never run again
+
+
+def test_a_cell_is_known_by_its_row(tmp_path: Path) -> None:
+    every = [cell for name in EXPERIMENTS for cell in cells_of(name)]
+    for cell in every:
+        append(tmp_path / "r.csv", _row(cell, CPU, error=""))
+    assert {key_of(cell) for cell in every} == finished(tmp_path / "r.csv")
 
 
 @pytest.mark.usefixtures("_tiny")

@@ -187,10 +187,13 @@ def test_cells_that_score_a_small_table_are_never_shown_to_training(
     assert tight.taught is not None
     windows = tight.validation
     shown = tight.taught.gather(windows.starts, windows.ends, windows.length).observed_BTV
-    known = tight.series.gather(windows.starts, windows.ends, windows.length).observed_BTV
     assert tight.hidden_WTV.any()
     assert not (shown & tight.hidden_WTV).any()
-    assert torch.equal(shown, known & ~tight.hidden_WTV)
+    # What one window scores, the others that it lies in do not show either.
+    scored = torch.zeros_like(tight.series.observed_NV)
+    for start, hidden_TV in zip(windows.starts.tolist(), tight.hidden_WTV, strict=True):
+        scored[start : start + windows.length] |= hidden_TV
+    assert torch.equal(tight.taught.observed_NV, tight.series.observed_NV & ~scored)
 
 
 def test_series_shorter_and_longer_than_the_window_are_filled(gappy: np.ndarray) -> None:
@@ -248,6 +251,12 @@ def test_a_column_with_nothing_observed_is_left_missing_with_a_warning(table: pd
         ({"columns": "flow"}, "columns is a list of names, got 'flow'"),
         ({"missing_values": -999}, "missing_values is a list of what means missing, got -999"),
         ({"validation_share": 2}, "validation_share lies between 0 and 1, got 2"),
+        ({"validation_share": 0}, "validation_share lies between 0 and 1, got 0"),
+        ({"validation_share": None}, "validation_share lies between 0 and 1, got None"),
+        ({"max_steps": 2.5}, "max_steps must be a whole number from 0 on, got 2.5"),
+        ({"checkpoint_every": 0}, "checkpoint_every must be a whole number from 1 on, got 0"),
+        ({"window": None}, "window must be .auto. or a positive whole number: None"),
+        ({"window": True}, "window must be .auto. or a positive whole number: True"),
         ({"max_minutes": -1}, "max_minutes must be positive, got -1"),
         ({"seed": -1}, "seed must be a whole number from 0 on, got -1"),
     ],

@@ -138,6 +138,20 @@ def test_a_series_is_sampled_alike_in_any_table(gappy: np.ndarray) -> None:
     np.testing.assert_allclose(together["x"].iloc[len(gappy) :], alone["x"], rtol=1e-9)
 
 
+@pytest.mark.parametrize("rows", [20, 40, 60])  # one window, two, three and more
+def test_a_series_is_sampled_jointly_alike_below_any_other(gappy: np.ndarray, rows: int) -> None:
+    stamps = pd.date_range("2024-01-01", periods=len(gappy), freq="h")
+    above, below = (
+        pd.DataFrame({"when": stamps, "who": name, "x": gappy[:, column]})
+        for column, name in enumerate("pq")
+    )
+    model = imputer(id="who").fit(below)
+    both = pd.concat([above.iloc[:rows], below], ignore_index=True)
+    (together,) = model.impute(both).samples(1, joint=True)
+    (alone,) = model.impute(below).samples(1, joint=True)
+    np.testing.assert_allclose(together["x"].iloc[rows:], alone["x"], rtol=1e-6)
+
+
 def test_rows_that_lie_farther_apart_than_in_the_fit_are_told(
     gappy: np.ndarray, tmp_path: Path
 ) -> None:

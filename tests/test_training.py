@@ -11,7 +11,9 @@ import torch
 
 from conftest import tiny_config
 from gpu_cases import needs_cuda
+from mdtim import lessons
 from mdtim.interruption import held_back
+from mdtim.lessons import held_out_cells
 from mdtim.optimization import MovingAverage
 from mdtim.training import Progress, Trainer
 from training_cases import trainer
@@ -154,11 +156,31 @@ def test_an_interrupted_run_keeps_the_best_so_far() -> None:
     assert run.data.error(run.predictor()) == pytest.approx(run.progress.best_mae)
 
 
-def test_a_run_stops_when_time_is_up_or_nothing_improves() -> None:
+def test_a_run_stops_when_time_is_up_or_nothing_improves(tmp_path: Path) -> None:
     assert trainer(tiny_config(max_steps=10_000)).run(max_seconds=0.5) == "out of time"
     # With a learning rate of zero the first validation stays the best.
     stuck = tiny_config(max_steps=10_000, learning_rate=0.0, validate_every=1, patience=3)
-    assert trainer(stuck).run() == "no longer improving"
+    assert trainer(stuck).run(checkpoint=tmp_path / "run") == "no longer improving"
+    again = trainer(stuck)
+    again.resume(tmp_path / "run")
+    steps = again.progress.step
+    assert again.run(checkpoint=tmp_path / "run") == "no longer improving"
+    assert again.progress.step == steps
+
+
+def test_what_is_held_out_does_not_depend_on_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trainer(tiny_config(max_steps=1))
+    monkeypatch.setattr(lessons, "MAX_CALIBRATION_CELLS", 50)
+    found = []
+    for size in (3, 5, 1_000):
+        monkeypatch.setattr(lessons, "inference_batch", lambda *_, size=size: size)
+        cells = held_out_cells(run.predictor(), run.data)
+        assert cells is not None
+        assert len(cells.truth) <= 50
+        assert len(cells.truth) == len(cells.said.at.gap) == len(cells.said.distribution.probs)
+        found.append(cells.truth)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 def test_the_learning_rate_warms_up_and_decays() -> None:

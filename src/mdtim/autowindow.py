@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mdtim.panel import FloatArray, Panel, gap_lengths
+from mdtim.scaling import ABSURD, Standardizer
 
 USUAL, LARGEST = 48, 192
 """Steps. Beyond the largest, training takes longer than the extra context is worth."""
@@ -17,16 +18,18 @@ def longest_window(panel: Panel) -> int:
     return max(LONG_LARGEST, int(panel.lengths.max()))
 
 
-def season_length(panel: Panel, limit: int = LARGEST) -> int | None:
+def season_length(panel: Panel) -> int | None:
     """Steps after which the panel repeats itself best, or None if it does not.
 
     The first of the highest peaks of the autocorrelation (the mean over variates) of the longest
-    series.
+    series, absurd readings left out.
     """
     longest = int(np.argmax(panel.lengths))
     start, end = panel.offsets[longest], panel.offsets[longest + 1]
     values = panel.values[start : min(end, start + 20_000)]
-    limit = min(limit, len(values) // 3)
+    values = Standardizer.fit(values).forward(values).astype(np.float64)
+    values[np.abs(values) > ABSURD] = np.nan
+    limit = min(LARGEST, len(values) // 3)
     if limit < 4:
         return None
     columns = [column for column in values.T if np.isfinite(column).sum() > limit]
@@ -37,8 +40,8 @@ def season_length(panel: Panel, limit: int = LARGEST) -> int | None:
     mean = np.mean(correlations, axis=0)
     inner = mean[1:-1]
     peaks = np.flatnonzero((inner > mean[:-2]) & (inner >= mean[2:])) + 1
-    peaks = peaks[(peaks >= 4) & (mean[peaks] > 0.25)]
-    if not len(peaks):
+    peaks = peaks[peaks >= 4]
+    if not len(peaks) or mean[peaks].max() <= 0.25:
         return None
     # A season's multiples are peaks too, and noise may lift one of them a little higher.
     return int(peaks[np.argmax(mean[peaks] > 0.9 * mean[peaks].max())])

@@ -445,7 +445,3 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Entry point of the `mdtim` command."""
     app()
-
-
-if __name__ == "__main__":
-    main()

@@ -18,7 +18,7 @@ from mdtim.lessons import TrainingData, held_out_cells
 from mdtim.masks import MaskMix
 from mdtim.missingness import points_and_runs
 from mdtim.network import FactorizedDiT
-from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, gap_lengths
+from mdtim.panel import BoolArray, IntArray, Panel, gap_lengths
 from mdtim.readout import label_blur
 from mdtim.relations import read_relations
 from mdtim.series import DeviceSeries, DeviceWindows
@@ -118,7 +118,10 @@ def fit_network(
         chosen = generator.permutation(len(validation))[:limit]
         validation = validation.take(np.sort(chosen))
     hidden_NV = points_and_runs(observed, panel.offsets, VALIDATION_RATE, generator, lengths)
-    hidden_NV &= _inner_rows(validation, panel.offsets)[:, None]
+    inner_WT = _inner_steps(validation, panel.offsets)
+    inner_N = np.zeros(len(observed), dtype=bool)
+    inner_N[(validation.starts[:, None] + np.arange(window))[inner_WT]] = True
+    hidden_NV &= inner_N[:, None]
     # What interpolation would say, the hidden cells not known; only the stack looks at it.
     shown = np.where(hidden_NV, np.nan, standardized.astype(np.float64))
     shares_rows = _overlaps(training, validation)
@@ -126,11 +129,12 @@ def fit_network(
     series = DeviceSeries.put(standardized, device, line)
     held = DeviceWindows.put(validation, device)
     hidden = DeviceSeries.put(hidden_NV.astype(np.float32), device)
+    hidden_WTV = hidden.gather(held.starts, held.ends, window).values_BTV > 0
     data = TrainingData(
         series,
         DeviceWindows.put(training, device),
         held,
-        hidden.gather(held.starts, held.ends, window).values_BTV > 0,
+        hidden_WTV & torch.from_numpy(inner_WT).to(device)[:, :, None],
         MaskMix.from_config(
             config.diffusion,
             torch.from_numpy(lengths).float().to(device) if len(lengths) else None,
@@ -173,7 +177,6 @@ def fit_network(
         seconds=progress.seconds,
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         **scores,
-        linear_mae=_linear_mae(standardized, line, hidden_NV),
         held_out=len(validation) > 0 and not shares_rows,
     )
     return network, corrections, report
@@ -192,7 +195,8 @@ def _correct(
     """Fit the corrections to the held-out cells, and score what they lead to on those cells."""
     cells = held_out_cells(predictor, data)
     if cells is None:
-        return Corrections(), dict.fromkeys(("validation_mae", "validation_crps", "coverage90"))
+        unknown = ("validation_mae", "linear_mae", "validation_crps", "coverage90")
+        return Corrections(), dict.fromkeys(unknown)
     num_variates = data.series.values_NV.shape[1]
     fitted_stack = Stack.fit(cells.said, cells.truth, num_variates) if stack else None
     stacked = cells.said.distribution if fitted_stack is None else fitted_stack.apply(cells.said)
@@ -205,25 +209,24 @@ def _correct(
     level = final.cdf(cells.truth)
     return Corrections(fitted_stack, calibration), {
         "validation_mae": float((predictor.filled(stacked) - cells.truth).abs().mean()),
+        "linear_mae": float((cells.said.linear - cells.truth).abs().mean()),
         "validation_crps": float(final.crps(cells.truth).mean()),
         "coverage90": float(((level >= 0.05) & (level <= 0.95)).double().mean()),
     }
 
 
-def _inner_rows(validation: WindowIndex, offsets: IntArray) -> BoolArray:
-    """(N,) rows that lie in the middle of a validation window, or at an end of their series.
+def _inner_steps(validation: WindowIndex, offsets: IntArray) -> BoolArray:
+    """(W, T) steps in the middle of a validation window, or towards an end of its series.
 
     When a table is filled, windows overlap and a cell is read off where it lies in the middle. A
     score at the edge of a window, where only one side is visible, would be that of another task.
     """
-    inner = np.zeros(int(offsets[-1]), dtype=bool)
     margin = validation.length // 4
-    for start, end in zip(validation.starts, validation.ends, strict=True):
-        stop = min(start + validation.length, end)
-        left = start if start in offsets else start + margin
-        right = stop if stop in offsets else stop - margin
-        inner[left:right] = True
-    return inner
+    stops = np.minimum(validation.starts + validation.length, validation.ends)
+    left = np.where(np.isin(validation.starts, offsets), 0, margin)
+    right = stops - validation.starts - np.where(np.isin(stops, offsets), 0, margin)
+    step_T = np.arange(validation.length)
+    return (step_T >= left[:, None]) & (step_T < right[:, None])
 
 
 def _joint_share(observed: BoolArray) -> float:
@@ -234,12 +237,3 @@ def _joint_share(observed: BoolArray) -> float:
 
 def _overlaps(training: WindowIndex, validation: WindowIndex) -> bool:
     return bool(np.isin(validation.starts, training.starts).any())
-
-
-def _linear_mae(
-    standardized: NDArray[np.float32], line: FloatArray, hidden: BoolArray
-) -> float | None:
-    """Error of linear interpolation over the hidden cells; it sees all of the series but those."""
-    if not hidden.any():
-        return None
-    return float(np.abs(line - standardized)[hidden].mean())

@@ -21,6 +21,7 @@ from mdtim.fitting import Corrections, FitReport, fit_network
 from mdtim.imputation import Imputation
 from mdtim.model import FittedModel
 from mdtim.panel import Panel
+from mdtim.parameters import check_parameters
 from mdtim.pretrained import (
     fills_at_once,
     is_pretrained,
@@ -262,26 +263,6 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         doubts.of_the_fit(report)
         return self
 
-    def _check_options(self) -> None:
-        """Refuse what would be misread or fail far from here."""
-        if isinstance(self.columns, str):
-            raise ValueError(f"columns is a list of names, got {self.columns!r}; put it in a list")
-        if isinstance(self.missing_values, (str, int, float, np.number)):
-            raise ValueError(
-                f"missing_values is a list of what means missing, got {self.missing_values!r}; "
-                "put it in a list"
-            )
-        if not 0 <= self.validation_share < 1:
-            raise ValueError(
-                f"validation_share lies between 0 and 1, got {self.validation_share}; 0.1 is usual"
-            )
-        if self.max_minutes is not None and not self.max_minutes > 0:
-            raise ValueError(
-                f"max_minutes must be positive, got {self.max_minutes}; None: no limit"
-            )
-        if not isinstance(self.seed, (int, np.integer)) or self.seed < 0:
-            raise ValueError(f"seed must be a whole number from 0 on, got {self.seed!r}")
-
     @property
     def report_(self) -> FitReport:
         """How the fit went: validation score beside linear interpolation, reason of stopping."""
@@ -300,7 +281,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         reset : True remembers the columns and which is the time, False compares with these
         """
         if reset:
-            self._check_options()
+            check_parameters(self.get_params(deep=False))
         X = plain(X)
         if hasattr(X, "columns"):
             validate_data(self, X, skip_check_array=True, reset=reset)
@@ -332,8 +313,6 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
     def _resolve_window(self, panel: Panel, *, long: bool) -> int:
         if self.window == "auto":
             return choose_window(panel, long=long)
-        if isinstance(self.window, str) or int(self.window) != self.window or self.window < 1:
-            raise ValueError(f'window must be "auto" or a positive whole number: {self.window!r}')
         return min(int(self.window), longest_window(panel))
 
     def _resolve_preset(self, device: torch.device, adapt: bool) -> str | ModelConfig:

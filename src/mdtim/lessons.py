@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from mdtim.calibration import Places
 from mdtim.diffusion import mask_rate, stratified_times
-from mdtim.distribution import BinDistribution
 from mdtim.guesses import Relations
 from mdtim.inference import Predictor, inference_batch
 from mdtim.masks import MaskMix
@@ -166,31 +164,39 @@ MAX_CALIBRATION_CELLS = 100_000
 
 def held_out_cells(predictor: Predictor, data: TrainingData) -> ValidationCells | None:
     """All hidden validation cells (or an even subset) on the CPU; None if there are none."""
-    seen = list(validation_cells(predictor, data))
-    count = sum(len(cells.truth) for cells in seen)
-    if not count:
+    windows = data.validation
+    known = data.series.gather(windows.starts, windows.ends, windows.length).observed_BTV
+    total = int((data.hidden_WTV & known).sum())
+    if not total:
         return None
-    every = -(-count // MAX_CALIBRATION_CELLS)
+    every = -(-total // MAX_CALIBRATION_CELLS)
+    count, parts = 0, []
+    for cells in validation_cells(predictor, data):
+        # Every so many of all cells, whatever the batches are.
+        chosen = slice(-count % every, None, every)
+        parts.append(_of_tensors(partial(_on_cpu, chosen=chosen), cells))
+        count += len(cells.truth)
+    joined: ValidationCells = _of_tensors(_one_after_the_other, *parts)
+    return joined
 
-    def collect(pick: Callable[[ValidationCells], Tensor]) -> Tensor:
-        return torch.cat([pick(cells)[::every].cpu() for cells in seen])
 
-    distribution = BinDistribution(
-        collect(lambda cells: cells.said.distribution.probs),
-        collect(lambda cells: cells.said.distribution.low),
-        collect(lambda cells: cells.said.distribution.step),
-    )
-    at = Places(
-        collect(lambda cells: cells.said.at.share),
-        collect(lambda cells: cells.said.at.clumping),
-        collect(lambda cells: cells.said.at.gap),
-        collect(lambda cells: cells.said.at.variate),
-    )
-    said = StackCells(
-        distribution,
-        collect(lambda cells: cells.said.filled),
-        collect(lambda cells: cells.said.linear),
-        collect(lambda cells: cells.said.nearest),
-        at,
-    )
-    return ValidationCells(collect(lambda cells: cells.truth), said)
+def _on_cpu(tensor: Tensor, chosen: slice) -> Tensor:
+    return tensor[chosen].cpu()
+
+
+def _one_after_the_other(*tensors: Tensor) -> Tensor:
+    return torch.cat(tensors)
+
+
+def _of_tensors(change: Callable[..., Tensor], *parts: Any) -> Any:
+    """A dataclass of the kind of some, with every tensor made of theirs, those inside included."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return change(*parts)
+    if first is None:
+        return None
+    made = {
+        field.name: _of_tensors(change, *(getattr(part, field.name) for part in parts))
+        for field in fields(first)
+    }
+    return replace(first, **made)

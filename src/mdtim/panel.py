@@ -68,6 +68,7 @@ class Panel:
         assert self.offsets[-1] == len(self.values)
         assert np.all(np.diff(self.offsets) >= 0)
         assert self.timestamps is None or len(self.timestamps) == len(self.values)
+        assert len(self.names) in (0, len(self.offsets) - 1)
 
     @property
     def observed(self) -> BoolArray:

@@ -15,8 +15,8 @@ from torch import Tensor
 from mdtim.config import Prior
 from mdtim.dynamics import draw_hidden, steps_of_memory, whitening
 from mdtim.guesses import Kind, Neighbours, Relations, deviations, relate
+from mdtim.scaling import ABSURD
 from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.tokenizer import ABSURD
 from mdtim.windows import WindowIndex
 
 MAX_CELLS = 4_000_000

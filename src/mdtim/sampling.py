@@ -32,7 +32,8 @@ def sample_series(
     index = windows_to_fill(missing, offsets, length)
     owner = _owners(index, len(missing))
     values, observed = series.values_NV.clone(), series.observed_NV.clone()
-    parity = np.arange(len(index)) % 2
+    # Counted from a series' own first window: what stands above it in the table plays no part.
+    parity = (np.arange(len(index)) - np.searchsorted(index.ends, index.ends)) % 2
     for turn in (0, 1):
         chosen = np.flatnonzero(parity == turn)
         known = DeviceSeries(values.clone(), observed.clone(), keys_N=series.keys_N)

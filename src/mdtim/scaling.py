@@ -14,6 +14,8 @@ from mdtim.panel import BoolArray, FloatArray
 RESOLUTION = 2.0**-16
 _ANY = float(np.finfo(np.float64).max)
 _FARTHEST = 2.0**60  # a square of it is a number in float32
+ABSURD = 12.0
+"""Standard deviations beyond which a reading is no part of what a network can be shown."""
 REASON = 50.0
 """Times the span of a column's middle 90 % that a reading may lie outside of it to count."""
 AT_BOUND = 0.03

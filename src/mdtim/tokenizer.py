@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from mdtim.config import TokenizerConfig
-
-ABSURD = 12.0
-"""Standard deviations beyond which a reading is no part of what a network can be shown."""
+from mdtim.scaling import ABSURD
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,10 +26,6 @@ class WindowScale:
     empty_B1V: Tensor
     """bool: nothing visible in this window and variate; the map is then that of the training data,
     mean ± std."""
-
-    def first(self, count: int) -> WindowScale:
-        """Those of the first windows."""
-        return WindowScale(self.center_B1V[:count], self.half_B1V[:count], self.empty_B1V[:count])
 
     def normalize(self, values_BTV: Tensor) -> Tensor:
         """Map values onto the window's own units; visible ones land in [-1, 1]."""

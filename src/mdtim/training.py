@@ -151,6 +151,9 @@ class Trainer:
             try:
                 while self.progress.step < training.max_steps:
                     self.ranks.check()
+                    if self.progress.stale >= training.patience:
+                        reason = "no longer improving"
+                        break
                     share = math.inf if was_pressed() else self._share_done(max_seconds)
                     share = self.ranks.agree(share, self.device)
                     if share >= 1:
@@ -164,9 +167,6 @@ class Trainer:
                         self._validate(float(running) / since)
                         running.zero_()
                         since = 0
-                        if self.progress.stale >= training.patience:
-                            reason = "no longer improving"
-                            break
                     if checkpoint and self.progress.step % checkpoint_every == 0:
                         self.save(checkpoint)
                     if on_step is not None:

@@ -9,6 +9,7 @@ and sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def sample_panel(
     chosen = np.sort(generator.permutation(len(pieces))[:count])
     places = generator.random(count)
     share = rows // count
-    values, lengths = [], list[int]()
+    values, lengths, names = [], list[int](), list[Any]()
     variates: tuple[str, ...] = ()
     seconds = None
     for number, place in zip(chosen, places, strict=True):
@@ -43,6 +44,10 @@ def sample_panel(
         begin = int(place * max(len(panel.values) - share + 1, 1))
         end = min(begin + share, len(panel.values))
         values.append(panel.values[begin:end])
-        edges = np.clip(panel.offsets, begin, end)
-        lengths.extend(length for length in np.diff(edges).tolist() if length)
-    return Panel(np.concatenate(values), np.append(0, np.cumsum(lengths)), variates, seconds)
+        lengths_S = np.diff(np.clip(panel.offsets, begin, end))
+        taken = np.flatnonzero(lengths_S)
+        lengths += lengths_S[taken].tolist()
+        known = panel.names or (pieces[number].part.name,)
+        names += [known[series] for series in taken]
+    offsets = np.append(0, np.cumsum(lengths))
+    return Panel(np.concatenate(values), offsets, variates, seconds, names=tuple(names))

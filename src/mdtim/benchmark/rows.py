@@ -37,26 +37,32 @@ class Row(Cell):
     """Why there are no scores, if there are none."""
 
 
-_KEY = [column.name for column in fields(Cell)]
 _CELL: dict[str, Callable[[str], Any]] = {
-    name: {"window": int, "rate": float, "mask_seed": int, "train_seed": int}.get(name, str)
-    for name in _KEY
+    field.name: {"window": int, "rate": float, "mask_seed": int, "train_seed": int}.get(
+        field.name, str
+    )
+    for field in fields(Cell)
 }
 """How the columns of a cell are read."""
 
 
-def finished(path: Path) -> set[tuple[str, ...]]:
+def finished(path: Path) -> set[tuple[Any, ...]]:
     """Keys of the cells a results file has scores for; a failed one is tried again."""
     if not path.exists():
         return set()
     with path.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if not row["error"]]
-    return {(*(row[name] for name in _KEY), row["config"]) for row in rows}
+    return {(*_cell_of(row).values(), row["config"]) for row in rows}
 
 
-def key_of(cell: Cell) -> tuple[str, ...]:
+def _cell_of(row: Mapping[str, str]) -> dict[str, Any]:
+    """The columns that are a cell's."""
+    return {name: parse(row[name]) for name, parse in _CELL.items()}
+
+
+def key_of(cell: Cell) -> tuple[Any, ...]:
     """What :func:`finished` calls this cell."""
-    return (*(str(getattr(cell, name)) for name in _KEY), fingerprint(cell))
+    return (*(getattr(cell, name) for name in _CELL), fingerprint(cell))
 
 
 def fingerprint(cell: Cell) -> str:
@@ -72,9 +78,8 @@ def fingerprint(cell: Cell) -> str:
 
 def is_current(row: Mapping[str, str]) -> bool:
     """Whether a line of the results file is of its preset or settings as they are now."""
-    given = {name: parse(row[name]) for name, parse in _CELL.items()}
     try:
-        return fingerprint(Cell(**given)) == row["config"]
+        return fingerprint(Cell(**_cell_of(row))) == row["config"]
     except ValueError:  # of a preset or settings that are gone
         return False
 
