@@ -36,7 +36,7 @@ TIERS = [
         *("triton_rows", "row_passes", "dropout", "triton_mlp", "mlp_backward"),
         *("fused_block", "fused_stack", "fused_norm"),
         *("triton_cells", "fused_readout", "readout"),
-        *("runtime", "distribution", "calibration", "stacking"),
+        *("runtime", "distribution", "calibration", "stacking", "stillness"),
         *("dynamics", "guesses", "tokenizer", "excess", "masks", "layers", "network", "diffusion"),
         "wanted",
     },

@@ -319,6 +319,7 @@ def test_a_table_in_which_nothing_varies_needs_no_network() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fewer than 20 known values")
+@pytest.mark.filterwarnings("ignore:no observed cell could be held out")
 @pytest.mark.parametrize("share", [0.7, 0.99])
 def test_very_sparse_tables_are_filled(share: float) -> None:
     values = waves(300, 3)

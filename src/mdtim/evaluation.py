@@ -15,7 +15,7 @@ from mdtim.baselines.simple import BASELINES
 from mdtim.distribution import BinDistribution
 from mdtim.imputer import MDTIMImputer
 from mdtim.inference import Cells
-from mdtim.missingness import points_and_runs
+from mdtim.missingness import joint_share, points_and_runs
 from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, gap_lengths, length_groups
 from mdtim.scaling import Standardizer
 from mdtim.table import Table
@@ -92,12 +92,16 @@ class Evaluation:
 
 
 def hide_share(panel: Panel, share: float, seed: int) -> BoolArray:
-    """(N, V) a share of the observed cells: half single ones, half runs like the table's gaps."""
+    """(N, V) a share of the observed cells: half single ones, half runs like the table's gaps.
+
+    Where the table's gaps are in all columns at once, as after an outage, so are as many of these.
+    """
     if not 0 < share < 1:
         raise ValueError(f"the share to hide lies between 0 and 1, got {share}")
     _, _, lengths = gap_lengths(panel.observed, panel.offsets)
     generator = np.random.default_rng([seed, 7])
-    hidden = points_and_runs(panel.observed, panel.offsets, share, generator, lengths)
+    joint = joint_share(panel.observed)
+    hidden = points_and_runs(panel.observed, panel.offsets, share, generator, lengths, joint)
     if not hidden.any():
         raise ValueError(f"{share:.0%} of {int(panel.observed.sum())} known cells is none at all")
     return hidden

@@ -16,7 +16,7 @@ from mdtim.config import ModelConfig
 from mdtim.inference import Predictor
 from mdtim.lessons import TrainingData, held_out_cells
 from mdtim.masks import MaskMix
-from mdtim.missingness import points_and_runs
+from mdtim.missingness import joint_share, points_and_runs
 from mdtim.network import FactorizedDiT
 from mdtim.panel import BoolArray, IntArray, Panel, gap_lengths
 from mdtim.readout import label_blur
@@ -117,7 +117,8 @@ def fit_network(
     if len(validation) > limit:
         chosen = generator.permutation(len(validation))[:limit]
         validation = validation.take(np.sort(chosen))
-    hidden_NV = points_and_runs(observed, panel.offsets, VALIDATION_RATE, generator, lengths)
+    joint = joint_share(observed)
+    hidden_NV = points_and_runs(observed, panel.offsets, VALIDATION_RATE, generator, lengths, joint)
     inner_WT = _inner_steps(validation, panel.offsets)
     inner_N = np.zeros(len(observed), dtype=bool)
     inner_N[(validation.starts[:, None] + np.arange(window))[inner_WT]] = True
@@ -138,7 +139,7 @@ def fit_network(
         MaskMix.from_config(
             config.diffusion,
             torch.from_numpy(lengths).float().to(device) if len(lengths) else None,
-            _joint_share(observed),
+            joint,
         ),
         config.training.batch_size,
         DeviceSeries.put(shown.astype(np.float32), device) if shares_rows else None,
@@ -227,12 +228,6 @@ def _inner_steps(validation: WindowIndex, offsets: IntArray) -> BoolArray:
     right = stops - validation.starts - np.where(np.isin(stops, offsets), 0, margin)
     step_T = np.arange(validation.length)
     return (step_T >= left[:, None]) & (step_T < right[:, None])
-
-
-def _joint_share(observed: BoolArray) -> float:
-    """Share of the missing cells that lie in rows where every variate is missing."""
-    missing = ~observed
-    return float(missing[missing.all(axis=1)].sum() / max(missing.sum(), 1))
 
 
 def _overlaps(training: WindowIndex, validation: WindowIndex) -> bool:

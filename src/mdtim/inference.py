@@ -6,7 +6,7 @@ B windows, T steps, V variates, K output bins, C missing cells.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from mdtim.readout import cell_probs
 from mdtim.runtime import HostCopies, free_memory, keyed_uniform, precision
 from mdtim.series import DeviceSeries, WindowBatch, whole_batch
 from mdtim.stacking import Stack, StackCells
+from mdtim.stillness import correction, movement
 from mdtim.tokenizer import Tokenizer, WindowScale
 from mdtim.wanted import Wanted
 from mdtim.windows import WindowIndex, blend_weights, covering_windows
@@ -165,19 +166,17 @@ class Predictor:
         excess = Excess.find(batch.values_BTV, neighbours).take(wanted_BTV)
         if excess.is_somewhere():
             distribution = excess.added_to(distribution)
+        filled, line = self.filled(distribution), linear[wanted_BTV]
+        moves = movement(batch.values_BTV, visible_BTV)[wanted_BTV]
+        shift = correction(filled, line, moves, self.config.tokenizer.min_range / 2)
+        distribution = replace(distribution, low=distribution.low + shift)
         at = Places(
             masked_share(visible_BTV)[window],
             clumping(visible_BTV, batch.inside_BT)[window],
             neighbours.gap_BTV[wanted_BTV],
             variate,
         )
-        return StackCells(
-            distribution,
-            self.filled(distribution),
-            linear[wanted_BTV],
-            nearest[wanted_BTV],
-            at,
-        )
+        return StackCells(distribution, filled + shift, line, nearest[wanted_BTV], at)
 
     def filled(self, distribution: BinDistribution) -> Tensor:
         """(C,) float64, what is filled in for cells of these distributions."""

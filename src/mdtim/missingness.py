@@ -108,12 +108,24 @@ SPARSE = 0.01
 """Share of observed cells below which a table counts as sparse."""
 
 
+def joint_share(observed: BoolArray) -> float:
+    """Share of the missing cells that lie in rows where every variate is missing.
+
+    Parameters
+    ----------
+    observed : (N, V) bool; variates that are never observed do not count
+    """
+    missing = ~observed[:, observed.any(axis=0)]
+    return float(missing[missing.all(axis=1)].sum() / max(missing.sum(), 1))
+
+
 def points_and_runs(
     observed: BoolArray,
     offsets: IntArray,
     rate: float,
     generator: np.random.Generator,
     gap_lengths: IntArray | None = None,
+    joint: float = 0.0,
 ) -> BoolArray:
     """Hide a share of the observed cells of long series: half single cells, half runs.
 
@@ -126,6 +138,8 @@ def points_and_runs(
         Share of the observed cells to hide; reached exactly, up to rounding down.
     gap_lengths : (G,) int, optional
         Run lengths to draw from (a table's own gaps); geometric with mean 6 without.
+    joint : float
+        Share of the cells in runs that are hidden in all variates at once.
 
     Returns
     -------
@@ -140,10 +154,13 @@ def points_and_runs(
     num_rows, num_variates = observed.shape
     # Where little is observed, runs begin at cells that are: few others would meet one.
     known = np.flatnonzero(observed) if observed.mean() < SPARSE else None
+    # One such run hides as many cells as runs of all variates.
+    wide_share = joint / (joint + num_variates * (1 - joint))
+    cells_of_run = 1 + wide_share * (num_variates - 1)
     num_hidden = 0
     # Runs overshoot by less than one run; the surplus is shown again below.
     while num_hidden < target // 2:
-        count = max((target // 2 - num_hidden) // 8, 1)
+        count = max(int((target // 2 - num_hidden) / (8 * cells_of_run)), 1)
         if known is None:
             rows = generator.integers(num_rows, size=count)
             columns = generator.integers(num_variates, size=count)
@@ -154,11 +171,16 @@ def points_and_runs(
         else:
             lengths = generator.geometric(1 / 6, size=count)
         # One run may not take more than a quarter of what is to be hidden.
-        lengths = np.minimum(lengths, max(target // 4, 1))
-        for row, column, length in zip(rows, columns, lengths, strict=True):
+        is_wide = np.zeros(count, dtype=bool)
+        if joint:
+            is_wide = generator.random(count) < wide_share
+        most = np.where(is_wide, target // (4 * num_variates), target // 4)
+        lengths = np.minimum(lengths, np.maximum(most, 1))
+        for row, column, length, wide in zip(rows, columns, lengths, is_wide, strict=True):
             end = min(row + length, stops[row])
-            new = observed[row:end, column] & ~hidden[row:end, column]
-            hidden[row:end, column] |= new
+            run = (slice(row, end), slice(None) if wide else slice(column, column + 1))
+            new = observed[run] & ~hidden[run]
+            hidden[run] |= new
             num_hidden += int(new.sum())
     left = np.flatnonzero(observed & ~hidden)
     missing_count = target - num_hidden

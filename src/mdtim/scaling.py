@@ -11,7 +11,7 @@ from mdtim.panel import BoolArray, FloatArray
 
 # Standardized values are rounded to this fraction of a std (far below any bin). The same table in
 # other units then gives the very same numbers to the network, so the result moves with the data.
-RESOLUTION = 2.0**-16
+RESOLUTION = 2.0**-20
 _ANY = float(np.finfo(np.float64).max)
 _FARTHEST = 2.0**60  # a square of it is a number in float32
 ABSURD = 12.0
