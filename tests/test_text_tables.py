@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from mdtim import TableWarning
 from mdtim.cli import app
-from mdtim.files import read_styled, write_frame
+from mdtim.files import read_frame, read_styled, write_frame
 from mdtim.table import Table
 from mdtim.text_tables import TextStyle
 
@@ -245,3 +245,29 @@ def test_what_windows_calls_ansi_keeps_its_letters(tmp_path: Path) -> None:
     assert frame["Ort"][0] == "Müller’s Hof – Süd"
     write_frame(frame, tmp_path / "b.csv", style)
     assert (tmp_path / "b.csv").read_bytes() == text.encode("cp1252")
+
+
+def test_commas_group_thousands_where_a_dot_must_be_the_decimal_sign(tmp_path: Path) -> None:
+    text = "price\tvolume\n106.43\t2,085\n\t12,248\n107.1\t\n"
+    (tmp_path / "a.tsv").write_text(text)
+    frame, style = read_styled(tmp_path / "a.tsv")
+    assert frame["volume"].tolist()[:2] == [2085, 12248]
+    assert frame["price"].tolist()[::2] == [106.43, 107.1]
+    frame["price"] = frame["price"].fillna(106.75)
+    write_frame(frame.assign(volume=frame["volume"].fillna(9000)), tmp_path / "b.tsv", style)
+    filled = text.replace("\n\t12", "\n106.75\t12").replace("107.1\t\n", "107.1\t9000\n")
+    assert (tmp_path / "b.tsv").read_text() == filled
+
+
+def test_each_column_keeps_its_own_decimal_sign(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a;b\n0,5;5.25\n;\n1,5;7.75\n")
+    frame, style = read_styled(tmp_path / "a.csv")
+    assert frame["b"].tolist()[::2] == [5.25, 7.75]
+    write_frame(frame.fillna(1.25), tmp_path / "b.csv", style)
+    assert (tmp_path / "b.csv").read_text() == "a;b\n0,5;5.25\n1,25;1.25\n1,5;7.75\n"
+
+
+def test_numbers_that_may_be_read_in_two_ways_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("price\tvolume\n153.477\t2,085\n153.232\t2,248\n")
+    with pytest.warns(TableWarning, match="the comma is taken for the decimal sign"):
+        assert read_frame(tmp_path / "a.tsv")["volume"].tolist() == [2.085, 2.248]

@@ -8,6 +8,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
+from mdtim.clock import read_clock
 from mdtim.files import read_frame
 from mdtim.labels import Labels
 from mdtim.table import Table, TableOptions, TableWarning
@@ -278,6 +279,25 @@ def test_a_column_with_a_time_in_few_rows_orders_none(date):
     assert table.panel.timestamps is None
     with pytest.raises(ValueError, match="lacks a timestamp"):
         Table.read(frame.rename(columns={"calibrated": "time"}), TableOptions())
+
+
+@pytest.mark.parametrize("sign", ["-", "/", "."])
+def test_a_year_of_two_digits_may_come_first(sign):
+    days = pd.date_range("2023-11-01", periods=240)
+    frame = pd.DataFrame({"date": days.strftime(f"%y{sign}%m{sign}%d"), "x": 1.0})
+    panel = Table.read(frame, TableOptions()).panel
+    np.testing.assert_array_equal(panel.timestamps, days.to_numpy())
+    if sign != ".":
+        with pytest.warns(TableWarning, match="can be read in two ways"):
+            Table.read(frame.iloc[:12], TableOptions())
+
+
+def test_days_and_months_are_told_apart_by_the_order_of_rows():
+    days = pd.DatetimeIndex(["2024-01-10", "2024-02-03", "2024-03-07", "2024-04-01"])
+    for format in ("%d-%m-%Y", "%m-%d-%Y", "%d/%m/%Y", "%m/%d/%Y"):
+        frame = pd.DataFrame({"date": days.strftime(format), "x": 1.0})
+        assert (read_clock(frame["date"], "date").stamps == days).all()
+        assert read_clock(frame["date"], "date").note is None
 
 
 def test_durations_tell_no_time_and_that_is_said():

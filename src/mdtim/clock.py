@@ -6,6 +6,7 @@ Rows are counted from 0 in every message.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,7 +25,10 @@ _DATES = (
     (re.compile(r"\d{4}([-/.]?)\d\d?\1\d\d?"), ("%Y{s}%m{s}%d",)),
     (re.compile(r"\d{4}([-/.])\d\d?"), ("%Y{s}%m",)),
     (re.compile(r"\d\d?([-/.])\d\d?\1\d{4}"), ("%d{s}%m{s}%Y", "%m{s}%d{s}%Y")),
-    (re.compile(r"\d\d?([-/.])\d\d?\1\d\d"), ("%d{s}%m{s}%y", "%m{s}%d{s}%y")),
+    (
+        re.compile(r"\d\d?([-/.])\d\d?\1\d\d"),
+        ("%d{s}%m{s}%y", "%m{s}%d{s}%y", "%y{s}%m{s}%d"),
+    ),
     (re.compile(r"\d\d?([-/. ])[A-Za-z]+\1\d{4}"), ("%d{s}%b{s}%Y", "%d{s}%B{s}%Y")),
     (re.compile(r"[A-Za-z]+ \d\d?(,?) \d{4}"), ("%b %d{s} %Y", "%B %d{s} %Y")),
 )
@@ -322,7 +326,9 @@ def _style(cell: str) -> _Style:
         if zone:
             tail += " %z" if zone.startswith(" ") else "%z"
         # Slashes are mostly American, dots and dashes mostly European.
-        ordered = readings[::-1] if date[1] == "/" and "%b" not in readings[0] else readings
+        ordered = readings
+        if date[1] == "/" and "%b" not in readings[0]:
+            ordered = (*readings[1::-1], *readings[2:])
         return _Style(tuple(reading.format(s=date[1]) + tail for reading in ordered), date[1], zone)
     return _Style()
 
@@ -335,16 +341,23 @@ def _read_text(text: pd.Series[Any], label: str) -> tuple[pd.DatetimeIndex, str 
     if first != first.strip():
         text = text.str.strip()
     style = _style(first.strip())
-    best: pd.DatetimeIndex | None = None
-    for position, format in enumerate(("ISO8601", *style.formats)):
+    best = _as_stamps(text, "ISO8601")
+    if not best.isna().any():
+        return best, None
+    found: dict[str, pd.DatetimeIndex] = {}
+    for format in style.formats:
         stamps = _as_stamps(text, format)
         if not stamps.isna().any():
-            # Dates with dots are written day first everywhere.
-            others = style.formats[position:] if position and style.separator != "." else ()
-            return stamps, _ambiguity(text, stamps, format, others, label)
-        if best is None or np.sum(stamps.isna()) < np.sum(best.isna()):
+            found[format] = stamps
+        elif np.sum(stamps.isna()) < np.sum(best.isna()):
             best = stamps
-    assert best is not None
+    if found:
+        # Of several readings the usual one, unless it alone is out of order.
+        chosen = next(filter(lambda format: _is_in_order(found[format]), found), next(iter(found)))
+        stamps = found.pop(chosen)
+        if style.separator == ".":  # written day first nearly everywhere
+            found.clear()
+        return stamps, _ambiguity(text, stamps, chosen, found, label)
     row = int(np.flatnonzero(best.isna())[0])
     raise ValueError(
         f"{label} cannot be read as time: row {row} holds {text.iloc[row]!r}; write all of its "
@@ -352,13 +365,22 @@ def _read_text(text: pd.Series[Any], label: str) -> tuple[pd.DatetimeIndex, str 
     )
 
 
+def _is_in_order(stamps: pd.DatetimeIndex) -> bool:
+    return bool(stamps.is_monotonic_increasing or stamps.is_monotonic_decreasing)
+
+
 def _ambiguity(
-    text: pd.Series[Any], stamps: pd.DatetimeIndex, format: str, others: tuple[str, ...], label: str
+    text: pd.Series[Any],
+    stamps: pd.DatetimeIndex,
+    format: str,
+    others: Mapping[str, pd.DatetimeIndex],
+    label: str,
 ) -> str | None:
-    for other in others:
-        second = _as_stamps(text, other)
-        differs = not second.isna().any() and (np.diff(second.asi8) != np.diff(stamps.asi8)).any()
-        if differs:
+    """What to say if another reading tells other distances, and is in order if this one is."""
+    for second in others.values():
+        if _is_in_order(stamps) and not _is_in_order(second):
+            continue
+        if (np.diff(second.asi8) != np.diff(stamps.asi8)).any():
             return (
                 f"{label} can be read in two ways; {text.iloc[0]!r} is taken as {format}. Write "
                 f"dates as 2020-01-31 to make it certain"

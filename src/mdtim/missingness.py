@@ -156,20 +156,23 @@ def points_and_runs(
     known = np.flatnonzero(observed) if observed.mean() < SPARSE else None
     # One such run hides as many cells as runs of all variates.
     wide_share = joint / (joint + num_variates * (1 - joint))
-    cells_of_run = 1 + wide_share * (num_variates - 1)
+    if gap_lengths is not None and not len(gap_lengths):
+        gap_lengths = None
+    mean_length = 6.0 if gap_lengths is None else float(gap_lengths.mean())
+    cells_of_run = mean_length * (1 + wide_share * (num_variates - 1))
     num_hidden = 0
-    # Runs overshoot by less than one run; the surplus is shown again below.
+    # Half of what is left at a time, lest runs overshoot; the surplus is shown again below.
     while num_hidden < target // 2:
-        count = max(int((target // 2 - num_hidden) / (8 * cells_of_run)), 1)
+        count = max(int((target // 2 - num_hidden) / (2 * cells_of_run)), 1)
         if known is None:
             rows = generator.integers(num_rows, size=count)
             columns = generator.integers(num_variates, size=count)
         else:
             rows, columns = divmod(generator.choice(known, size=count), num_variates)
-        if gap_lengths is not None and len(gap_lengths):
-            lengths = generator.choice(gap_lengths, size=count)
+        if gap_lengths is None:
+            lengths = generator.geometric(1 / mean_length, size=count)
         else:
-            lengths = generator.geometric(1 / 6, size=count)
+            lengths = generator.choice(gap_lengths, size=count)
         # One run may not take more than a quarter of what is to be hidden.
         is_wide = np.zeros(count, dtype=bool)
         if joint:

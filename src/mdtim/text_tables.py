@@ -10,7 +10,7 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ class TextStyle:
     """Lines above the header."""
     suffix: str = ".csv"
     """Of the file, without that of a compression."""
+    grouping: str = field(default="", compare=False)
+    """Sign that may stand between groups of three digits."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Names of columns that the file writes otherwise: with spaces around them, or not at all."""
     cells: Mapping[str, pa.ChunkedArray] = field(default_factory=dict, compare=False, repr=False)
@@ -79,24 +81,28 @@ def parse_text(
     header = next(csv.reader(io.StringIO(line, newline=""), delimiter=separator))
     names = _column_names(header, path)
     columns = dict(zip(names, _read_cells(body, names, separator, path), strict=True))
-    may_have_commas = separator != ","
-    # Where one column has decimal commas, dots between groups of three digits are no decimals.
-    grouped = may_have_commas and (
-        has_decimal_commas or any(map(_has_decimal_commas, columns.values()))
-    )
-    typed = {name: _typed(column, may_have_commas, grouped) for name, column in columns.items()}
+    grouping = ""
+    if separator != ",":
+        grouping = _grouping(columns.values(), has_decimal_commas=has_decimal_commas)
+    decimal = "," if grouping == "." else "."
+    typed = {name: _typed(column, separator, grouping) for name, column in columns.items()}
     for name, said in zip(names, header, strict=True):
         if not said.strip() and typed[name].isna().all():
             typed[name] = columns[name].to_pandas()  # a separator at the end makes no column
     frame = pd.DataFrame(typed)
     numeric = {name: columns[name] for name in names if frame[name].dtype.kind in "iuf"}
-    _note_doubts(header, {} if separator == "," else numeric, "," if grouped else ".,", path)
+    if separator == ",":
+        _note_doubts(header, {}, "", path)
+    else:
+        signs = {"": ".,", ".": ",", ",": "."}[grouping]
+        _note_doubts(header, numeric, signs, path)
     style = TextStyle(
         separator,
-        "," if grouped else ".",
+        decimal,
         encoding,
         line_end.decode(),
         above.decode("utf-8"),
+        grouping=grouping,
         names={name: said for name, said in zip(names, header, strict=True) if name != said},
         cells=numeric,
     )
@@ -239,7 +245,9 @@ def write_text(frame: pd.DataFrame, file: Any, style: TextStyle) -> None:
 
 def _as_written(column: pd.Series[Any], cells: pa.ChunkedArray, style: TextStyle) -> Any:
     """(R,) the text of each cell that has not changed, the number of each that has."""
-    before = _typed(cells, style.separator != ",", style.decimal == ",").reset_index(drop=True)
+    before = _typed(cells, style.separator, style.grouping).reset_index(drop=True)
+    has_dots = _is_of(cells, _DOT_NUMBER, ".") and not _is_of(cells, _DOT_GROUPS, ".")
+    decimal = "." if has_dots else style.decimal  # a column may have its own
     after = column.reset_index(drop=True)
     if after.dtype.kind not in "iuf":
         return column
@@ -248,7 +256,7 @@ def _as_written(column: pd.Series[Any], cells: pa.ChunkedArray, style: TextStyle
     written = cells.to_pandas().astype(object).to_numpy(copy=True)
     for row in np.flatnonzero(~is_same.to_numpy(dtype=bool)):
         number = numbers[row]
-        written[row] = None if number is None else repr(number).replace(".", style.decimal)
+        written[row] = None if number is None else repr(number).replace(".", decimal)
     return written
 
 
@@ -344,13 +352,39 @@ def _column_names(header: list[str], path: Path) -> list[str]:
     return names
 
 
-def _has_decimal_commas(column: pa.ChunkedArray) -> bool:
-    """Whether all of a column's cells are numbers, and some of them have a comma."""
+def _grouping(columns: Collection[pa.ChunkedArray], *, has_decimal_commas: bool) -> str:
+    """The sign between groups of three digits, in a file whose separator is no comma.
+
+    Where one column has decimal commas, dots between groups are no decimals. Where all commas
+    stand as between groups, and a dot of some column cannot, it is the other way round.
+    """
+    commas = [column for column in columns if _is_of(column, _COMMA_NUMBER, ",")]
+    if has_decimal_commas or not all(_is_of(column, _COMMA_GROUPS, ",") for column in commas):
+        return "."
+    dots = [column for column in columns if _is_of(column, _DOT_NUMBER, ".")]
+    if commas and any(not _is_of(column, _DOT_GROUPS, ".") for column in dots):
+        return ","
+    if commas and dots:
+        warnings.warn(
+            "all numbers with a comma or a dot have three digits behind it: the comma is taken for "
+            "the decimal sign and the dot to group thousands; write numbers without the latter",
+            TableWarning,
+            stacklevel=3,
+        )
+    return "." if commas else ""
+
+
+_COMMA_NUMBER = r"^[+-]?[\d.]*(,\d+)?([eE][+-]?\d+)?$|^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$"
+_COMMA_GROUPS = r"^[+-]?\d+$|^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$"
+_DOT_NUMBER = r"^[+-]?\d*(\.\d+)?([eE][+-]?\d+)?$|^[+-]?\d{1,3}(\.\d{3})+$"
+_DOT_GROUPS = r"^[+-]?\d+$|^[+-]?\d{1,3}(\.\d{3})+$"
+
+
+def _is_of(column: pa.ChunkedArray, pattern: str, sign: str) -> bool:
+    """Whether all of a column's cells are of a form, and some of them have a sign."""
     cells = _without_missing(column)
-    is_number = pc.all(
-        pc.match_substring_regex(cells, r"^[+-]?[\d.]*(,\d+)?([eE][+-]?\d+)?$")
-    ).as_py()
-    return bool(is_number and pc.any(pc.match_substring(cells, ",")).as_py())
+    alike = pc.all(pc.match_substring_regex(cells, pattern)).as_py()
+    return bool(alike and pc.any(pc.match_substring(cells, sign)).as_py())
 
 
 def _without_missing(column: pa.ChunkedArray) -> Any:
@@ -358,21 +392,22 @@ def _without_missing(column: pa.ChunkedArray) -> Any:
     return pc.if_else(pc.is_in(cells, _MISSING), None, cells)
 
 
-def _typed(column: pa.ChunkedArray, decimal_comma: bool, grouped: bool) -> Any:
+def _typed(column: pa.ChunkedArray, separator: str, grouping: str) -> Any:
     """(R,) text as integers or floats where all of it is such, otherwise as it is.
 
     Parameters
     ----------
-    decimal_comma : a comma may be the decimal sign
-    grouped : a dot may stand between groups of three digits
+    separator : between cells; if it is no comma, a comma may be the decimal sign
+    grouping : sign that may stand between groups of three digits
     """
     numbers = _without_missing(column)
-    if grouped:
-        dotted = pc.drop_null(pc.if_else(pc.match_substring(numbers, "."), numbers, None))
-        groups = pc.match_substring_regex(dotted, r"^[+-]?\d{1,3}(\.\d{3})+(,\d+)?$")
-        if pc.all(groups).as_py():
-            numbers = pc.replace_substring(numbers, ".", "")
-    if decimal_comma:
+    if grouping:
+        decimal = "," if grouping == "." else "."
+        signed = pc.drop_null(pc.if_else(pc.match_substring(numbers, grouping), numbers, None))
+        form = rf"^[+-]?\d{{1,3}}(\{grouping}\d{{3}})+(\{decimal}\d+)?$"
+        if pc.all(pc.match_substring_regex(signed, form)).as_py():
+            numbers = pc.replace_substring(numbers, grouping, "")
+    if separator != ",":
         numbers = pc.replace_substring_regex(
             numbers, r"^([+-]?\d*),(\d+([eE][+-]?\d+)?)$", r"\1.\2"
         )
