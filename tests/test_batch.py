@@ -40,7 +40,7 @@ def test_parts_are_filled_as_the_whole_table_is(
     case: Case, tmp_path: Path, edges: tuple[int, ...]
 ) -> None:
     write_parts(case.frame, tmp_path / "source", edges)
-    report = fill(tmp_path / "source", tmp_path / "target", case)
+    report = run_batch(tmp_path / "source", tmp_path / "target", OPTIONS, model=case.model)
     assert not report.failures
     assert report.rows == len(case.frame)
     same(read_parts(tmp_path / "target"), case.expected)

@@ -97,3 +97,24 @@ def test_no_pickle_is_on_the_loading_path() -> None:
         text = path.read_text()
         assert "import pickle" not in text, path
         assert "torch.load" not in text, path
+
+
+def test_a_home_folder_is_looked_at_before_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_text("cat")
+    with pytest.raises(ValueError, match="is not an mdtim model"):
+        save_folder(Path("~/photos"), {}, {})
+    assert (tmp_path / "photos" / "cat.jpg").read_text() == "cat"
+    save_folder(Path("~/model"), {"a": 1}, {"w": torch.ones(2)})
+    assert load_folder(Path("~/model"))[0]["a"] == 1
+    assert not (tmp_path / "~").exists()
+
+
+def test_weights_may_be_read_by_whoever_may_read_the_rest(tmp_path: Path) -> None:
+    save_folder(tmp_path / "model", {}, {"w": torch.ones(2)})
+    modes = {path.stat().st_mode for path in (tmp_path / "model").iterdir()}
+    assert len(modes) == 1

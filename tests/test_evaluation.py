@@ -8,7 +8,9 @@ import pytest
 
 from conftest import tiny_config
 from mdtim import ImputationWarning, MDTIMImputer
+from mdtim.autowindow import choose_window
 from mdtim.evaluation import evaluate, hide_share
+from mdtim.panel import Panel
 from mdtim.scaling import Standardizer
 from mdtim.table import Table
 
@@ -125,3 +127,11 @@ def test_an_impossible_share_is_refused(gappy: np.ndarray) -> None:
         evaluate(imputer(), gappy, share=0.0, fit=True)
     with pytest.raises(ValueError, match="none at all"):
         evaluate(imputer(), gappy[:3], share=0.05, fit=True)
+
+
+def test_a_column_that_was_never_observed_hides_nothing_else(gappy: np.ndarray) -> None:
+    offsets = np.array([0, len(gappy)])
+    whole = Panel(gappy, offsets, ("a", "b", "c"))
+    empty = Panel(np.hstack([gappy, np.full((len(gappy), 1), np.nan)]), offsets, (*"abcd",))
+    np.testing.assert_array_equal(hide_share(empty, 0.1, 0)[:, :3], hide_share(whole, 0.1, 0))
+    assert choose_window(empty, long=True) == choose_window(whole, long=True)

@@ -197,3 +197,36 @@ def test_a_window_far_beyond_the_table_is_cut_and_told(gappy: np.ndarray) -> Non
     with pytest.warns(ImputationWarning, match="the longest has 240 steps; 512 are taken"):
         model = imputer(window=20_000, max_steps=1).fit(gappy)
     assert model.window_ == 512
+
+
+def test_a_column_that_the_fit_took_for_text_may_be_empty_later(gappy: np.ndarray) -> None:
+    frame = pd.DataFrame(gappy, columns=["a", "b", "c"]).assign(note=["x", None] * 120)
+    model = imputer().fit(frame)
+    for note in (np.nan, None, 1.5):
+        filled = model.transform(frame.assign(note=note))
+        np.testing.assert_array_equal(
+            filled[["a", "b", "c"]], model.transform(frame)[["a", "b", "c"]]
+        )
+    assert not model.transform(frame.assign(b=None))["b"].isna().any()
+
+
+def test_a_fit_that_fails_leaves_no_model_of_other_columns(gappy: np.ndarray) -> None:
+    model = imputer().fit(pd.DataFrame(gappy, columns=["a", "b", "c"]))
+    with pytest.raises(ValueError, match="infinite"):
+        model.fit(pd.DataFrame({"a": [1.0, np.inf, 2.0]}))
+    with pytest.raises(NotFittedError):
+        model.transform(pd.DataFrame({"a": [1.0, 2.0]}))
+
+
+def test_the_callers_random_state_stays_as_it_was(gappy: np.ndarray, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    MDTIMImputer(device="cpu", progress=False).fit(gappy).save(tmp_path / "model")
+    MDTIMImputer.load(tmp_path / "model", device="cpu").transform(gappy)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+def test_what_is_no_number_stands_for_nothing(gappy: np.ndarray, number: float) -> None:
+    with pytest.raises(ValueError, match="missing_values has"):
+        imputer(missing_values=[number], inf_as_missing=True).fit(gappy)

@@ -241,6 +241,7 @@ def test_pandas_types_with_missing_cells_are_kept():
     assert filled["decimal"].tolist() == [Decimal("1.5"), None]
 
 
+@pytest.mark.filterwarnings("ignore:nothing is observed in column")
 def test_other_columns_pass_through_in_place():
     frame = pd.DataFrame(
         {

@@ -86,3 +86,32 @@ def test_words_for_missing_count_as_gaps_of_text_that_reads_like_numbers() -> No
     frame = pd.DataFrame({"x": [1.0, 2.0, np.nan], "share": ["50%", "NA", "60%"]})
     with pytest.warns(TableWarning, match="column 'share' is not numeric: its 1 missing cells"):
         Table.read(frame)
+
+
+def test_numbers_that_look_like_unix_times_are_named() -> None:
+    seconds = 1_700_000_000 + 3_600 * np.random.default_rng(0).permutation(50)
+    frame = pd.DataFrame({"ts": seconds, "x": 1.0})
+    with pytest.warns(TableWarning, match="'ts' holds numbers that look like times since 1970"):
+        Table.read(frame)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Table.read(frame.assign(ts=np.random.default_rng(0).integers(2 * 10**8, 9 * 10**8, 50)))
+
+
+@pytest.mark.parametrize("word", ["-", "#DIV/0!"])
+def test_words_among_numbers_are_named(word: str) -> None:
+    cells = [word if row % 5 else str(row) for row in range(100)]
+    with pytest.warns(TableWarning, match=f"'y' holds numbers beside '{word}'"):
+        Table.read(pd.DataFrame({"x": 1.0, "y": cells}))
+
+
+def test_a_column_of_nothing_is_named_whatever_its_type() -> None:
+    with pytest.warns(TableWarning, match="nothing is observed in column 'k'"):
+        Table.read(pd.DataFrame({"x": [1.0, 2.0], "k": [None, None]}))
+
+
+def test_a_distance_that_does_not_fit_is_named() -> None:
+    hours = pd.date_range("2024", periods=24, freq="h")
+    times = hours + pd.to_timedelta((np.arange(24) * 7) % 50, unit="s")
+    with pytest.warns(TableWarning, match="01:00:07 but also, for instance, 0 days 00:59:17"):
+        Table.read(pd.DataFrame({"time": times, "x": 1.0}))

@@ -81,7 +81,9 @@ def choose_window(panel: Panel, *, long: bool = False) -> int:
     season = season_length(panel)
     if season is not None:
         wanted = max(wanted, spans * season)
-    _, _, lengths = gap_lengths(panel.observed, panel.offsets)
+    observed = panel.observed
+    # What was never observed has no gaps, it is one.
+    _, _, lengths = gap_lengths(observed[:, observed.any(axis=0)], panel.offsets)
     if len(lengths):
         wanted = max(wanted, (4 if long else 3) * int(np.quantile(lengths, 0.9)))
     wanted = min(8 * -(-wanted // 8), largest)

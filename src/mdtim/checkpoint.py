@@ -6,6 +6,8 @@ A folder is written into a temporary neighbour first, which then takes its place
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ FORMAT_VERSION = 2
 
 def save_folder(folder: Path, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write `config.json` and `model.safetensors`; an old model stays until the new is whole."""
+    folder = folder.expanduser()  # before it is looked at: what is replaced must be what was seen
     check_free(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(folder) as temporary:
@@ -33,10 +36,13 @@ def save_folder(folder: Path, document: Mapping[str, Any], tensors: Mapping[str,
         (temporary / "config.json").write_text(text + "\n", encoding="utf-8")
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         save_file(plain, temporary / "model.safetensors")
+        # Who may read one file may read the other.
+        shutil.copymode(temporary / "config.json", temporary / "model.safetensors")
 
 
 def check_free(folder: Path) -> None:
     """Refuse to write where something else lies than a model, of any version, or nothing."""
+    folder = folder.expanduser()
     if folder.exists() and not _is_ours(folder):
         raise ValueError(f"{folder} exists and is not an mdtim model; choose another place")
 
@@ -55,9 +61,10 @@ def _is_ours(folder: Path) -> bool:
 
 def read_document(folder: Path) -> dict[str, Any]:
     """Read and check `config.json` of a folder, without touching the weights."""
-    path = folder / "config.json"
+    path = folder.expanduser() / "config.json"
     if not path.is_file():
         raise ValueError(f"{folder} is not an mdtim model: it has no config.json")
+    _check_readable(path)
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -76,14 +83,20 @@ def read_document(folder: Path) -> dict[str, Any]:
 def load_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read a folder written by :func:`save_folder`."""
     document = read_document(folder)
-    path = folder / "model.safetensors"
+    path = folder.expanduser() / "model.safetensors"
     if not path.is_file():
         raise ValueError(f"{folder} is incomplete: model.safetensors is missing")
+    _check_readable(path)
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is damaged or truncated: {error}") from error
     return document, tensors
+
+
+def _check_readable(path: Path) -> None:
+    if not os.access(path, os.R_OK):
+        raise ValueError(f"{path} may not be read by this user; ask its owner for the permission")
 
 
 def load_weights(

@@ -25,10 +25,7 @@ _DATES = (
     (re.compile(r"\d{4}([-/.]?)\d\d?\1\d\d?"), ("%Y{s}%m{s}%d",)),
     (re.compile(r"\d{4}([-/.])\d\d?"), ("%Y{s}%m",)),
     (re.compile(r"\d\d?([-/.])\d\d?\1\d{4}"), ("%d{s}%m{s}%Y", "%m{s}%d{s}%Y")),
-    (
-        re.compile(r"\d\d?([-/.])\d\d?\1\d\d"),
-        ("%d{s}%m{s}%y", "%m{s}%d{s}%y", "%y{s}%m{s}%d"),
-    ),
+    (re.compile(r"\d\d?([-/.])\d\d?\1\d\d"), ("%d{s}%m{s}%y", "%m{s}%d{s}%y", "%y{s}%m{s}%d")),
     (re.compile(r"\d\d?([-/. ])[A-Za-z]+\1\d{4}"), ("%d{s}%b{s}%Y", "%d{s}%B{s}%Y")),
     (re.compile(r"[A-Za-z]+ \d\d?(,?) \d{4}"), ("%b %d{s} %Y", "%B %d{s} %Y")),
 )
@@ -146,6 +143,18 @@ def counts_time(series: pd.Series[Any]) -> bool:
         return True
     distances = np.diff(known)
     return bool(distances[0] > 0 and np.allclose(distances, distances[0], rtol=1e-6, atol=0))
+
+
+def is_unix_time(series: pd.Series[Any]) -> bool:
+    """Whether numbers look like moments since 1970, in equal steps, of which few are skipped."""
+    if _kind(series) != "number" or len(series) < 3:
+        return False
+    numbers = np.sort(series.to_numpy(dtype=np.float64))
+    distances = np.diff(numbers)
+    if _number_style(numbers) not in _UNITS or distances.min() == 0:
+        return False
+    steps = distances / distances.min()
+    return bool((steps % 1 == 0).all() and steps.sum() < 3 * len(numbers))
 
 
 def _number_style(numbers: NDArray[Any]) -> str | None:

@@ -79,7 +79,7 @@ def find_numeric(
         series = frame.iloc[:, position]
         if position in skipped:
             other.append(f"{name!r} (time or id)")
-        elif _is_numeric(series):
+        elif _is_numeric(series) or (wanted is not None and series.isna().all()):
             chosen.append(position)
         elif series.dtype.kind == "c":
             raise ValueError(f"column {name!r} is complex; split it into two real columns")
@@ -124,7 +124,15 @@ def notes_on_left(frame: pd.DataFrame, names: list[str], left: list[int]) -> tup
         series = frame.iloc[:, position]
         known = series[series.notna() & ~series.astype(object).isin(MISSING_WORDS)]
         missing = len(series) - len(known)
-        if not missing or not len(known):
+        if missing and not len(known):
+            notes.append(f"nothing is observed in column {names[position]!r}: it stays missing")
+        words = _words_for_missing(known)
+        if words:
+            notes.append(
+                f"column {names[position]!r} holds numbers beside {words} and is taken for text: "
+                "none of it is filled; leave such cells empty if they are missing"
+            )
+        if words or not missing or not len(known):
             continue
         inferred = pd.api.types.infer_dtype(known.astype(object), skipna=True)
         sample = known.head(50).astype(str)
@@ -137,6 +145,18 @@ def notes_on_left(frame: pd.DataFrame, names: list[str], left: list[int]) -> tup
                 f"missing; convert cells such as {sample.iloc[0]!r} to numbers to have them filled"
             )
     return tuple(notes)
+
+
+def _words_for_missing(known: pd.Series[Any]) -> str:
+    """One or two short words in a column of numbers, such as -, that seem to mean missing."""
+    if pd.api.types.infer_dtype(known.astype(object), skipna=True) != "string":
+        return ""
+    sample = known.head(1_000).astype(str)
+    words = sample[pd.to_numeric(sample, errors="coerce").isna()]
+    are_repeated = 0 < words.nunique() <= min(2, len(words) / 3) and words.str.len().max() <= 8
+    if not are_repeated or len(sample) - len(words) < 0.1 * len(sample):
+        return ""
+    return " and ".join(map(repr, words.unique()))
 
 
 def as_floats(series: pd.Series[Any]) -> FloatArray:
@@ -167,6 +187,11 @@ def clear_infinite(
 def clear_placeholders(values: FloatArray, placeholders: Iterable[float]) -> None:
     """Turn numbers that stand for missing into NaN, in place; single precision counts as equal."""
     for placeholder in placeholders:
+        if not np.isfinite(placeholder):
+            raise ValueError(
+                f"missing_values has {placeholder}; NaN is missing anyway, and infinite cells are "
+                "with inf_as_missing"
+            )
         values[np.abs(values - placeholder) <= 1e-6 * abs(placeholder)] = np.nan
 
 

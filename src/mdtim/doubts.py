@@ -96,6 +96,11 @@ def of_series(panel: Panel, standardizer: Standardizer) -> None:
 
 def of_the_fit(report: FitReport) -> None:
     """A fit that is not worth its while, or of which nothing tells whether it is."""
+    if report.reason == "interrupted":
+        _warn(
+            f"the training was interrupted after {report.steps} steps: the best of these is kept; "
+            "fit again for more"
+        )
     if report.validation_mae is None and report.steps:
         _warn(
             "no observed cell could be held out: the error is not known, and intervals are not "

@@ -98,10 +98,14 @@ def hide_share(panel: Panel, share: float, seed: int) -> BoolArray:
     """
     if not 0 < share < 1:
         raise ValueError(f"the share to hide lies between 0 and 1, got {share}")
-    _, _, lengths = gap_lengths(panel.observed, panel.offsets)
+    seen = panel.observed.any(axis=0)
+    observed = panel.observed[:, seen]
+    _, _, lengths = gap_lengths(observed, panel.offsets)
     generator = np.random.default_rng([seed, 7])
-    joint = joint_share(panel.observed)
-    hidden = points_and_runs(panel.observed, panel.offsets, share, generator, lengths, joint)
+    hidden = np.zeros(panel.values.shape, dtype=bool)
+    hidden[:, seen] = points_and_runs(
+        observed, panel.offsets, share, generator, lengths, joint_share(observed)
+    )
     if not hidden.any():
         raise ValueError(f"{share:.0%} of {int(panel.observed.sum())} known cells is none at all")
     return hidden
@@ -129,7 +133,7 @@ def evaluate(
     table : the table as read, nothing hidden
     """
     if not fit:
-        check_is_fitted(imputer)
+        check_is_fitted(imputer, "model_")
     table = imputer.read_table(data, reset=fit)
     if not fit:
         doubts.of_the_same_table(table.panel, imputer.model_.standardizer)

@@ -133,10 +133,12 @@ def _regular_steps(
         why = f"{label} skips more steps than {_MAX_GROWTH} times the rows of the table"
     else:
         distances = np.sort(np.diff(clock.ticks[order])[joined])
-        middle, last = distances[len(distances) // 2], distances[-1]
+        middle = distances[len(distances) // 2]
+        steps = distances / middle
+        odd = distances[np.abs(steps - np.rint(steps)).argmax()]  # the one that fits the least
         if clock.stamps is not None:
-            middle, last = pd.Timedelta(middle, "ns"), pd.Timedelta(last, "ns")
-        why = f"{label} is not equally spaced: steps of {middle} but also, for instance, {last}"
+            middle, odd = pd.Timedelta(middle, "ns"), pd.Timedelta(odd, "ns")
+        why = f"{label} is not equally spaced: steps of {middle} but also, for instance, {odd}"
     note = f"{why}; the rows are taken as equal steps. Resample the table, or give freq"
     return np.ones(int(joined.sum()), dtype=np.int64), Spacing("rows", 1), note
 

@@ -199,6 +199,8 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         """
         if from_ not in (None, "pretrained"):
             raise ValueError(f'from_ must be "pretrained" or None, got {from_!r}')
+        if hasattr(self, "model_"):
+            del self.model_  # a fit that fails leaves none, not one of other columns
         panel = self.read_table(X, reset=True).panel
         return self.fit_panel(panel, adapt=from_ is not None)
 
@@ -243,7 +245,9 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
                     stack=self.stack,
                     calibrate=self.calibrate,
                     max_seconds=None if self.max_minutes is None else 60 * self.max_minutes,
-                    checkpoint=None if self.checkpoint is None else Path(self.checkpoint),
+                    checkpoint=None
+                    if self.checkpoint is None
+                    else Path(self.checkpoint).expanduser(),
                     checkpoint_every=self.checkpoint_every,
                     on_step=on_step,
                     pretrained=pretrained,
@@ -292,11 +296,14 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             flat = validate_data(self, flat, dtype="numeric", ensure_all_finite=False, reset=reset)
             if np.asarray(X).dtype.kind != "O":  # objects would not come back as they were
                 X = flat if shape is None else flat.reshape(shape)
+        columns = None if self.columns is None else tuple(map(str, self.columns))
+        if columns is None and not reset and hasattr(X, "columns"):
+            columns = self.model_.variates  # the fit has told which are numbers
         options = TableOptions(
             time=self._clock_column if self.time is None and not reset else self.time,
             id=self.id,
             freq=self.freq,
-            columns=None if self.columns is None else tuple(map(str, self.columns)),
+            columns=columns,
             inf_as_missing=self.inf_as_missing,
             missing_values=tuple(self.missing_values),
         )
@@ -356,7 +363,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         -------
         The same kind of table, with the same index, columns and dtypes.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "model_")
         table = self.read_table(X, reset=False)
         if not np.isnan(table.panel.values).any():
             return table.restore(table.panel.values)
@@ -368,7 +375,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
 
     def impute(self, X: Any) -> Imputation:
         """Fill the missing cells and keep their distributions."""
-        check_is_fitted(self)
+        check_is_fitted(self, "model_")
         table = self.read_table(X, reset=False)
         model, panel = self.model_, table.panel
         on_windows = filling_progress(self.progress)
@@ -379,7 +386,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the fitted imputer as a folder: config.json and model.safetensors."""
-        check_is_fitted(self)
+        check_is_fitted(self, "model_")
         params = {
             name: value.item() if isinstance(value, np.generic) else value
             for name, value in self.get_params(deep=False).items()

@@ -113,9 +113,9 @@ def joint_share(observed: BoolArray) -> float:
 
     Parameters
     ----------
-    observed : (N, V) bool; variates that are never observed do not count
+    observed : (N, V) bool
     """
-    missing = ~observed[:, observed.any(axis=0)]
+    missing = ~observed
     return float(missing[missing.all(axis=1)].sum() / max(missing.sum(), 1))
 
 

@@ -193,7 +193,7 @@ class FittedModel:
         network = None
         if standardizer.varies.any():
             count = int(standardizer.varies.sum())
-            network = FactorizedDiT(config.network, config.tokenizer, count)
+            network = FactorizedDiT.to_be_loaded(config.network, config.tokenizer, count)
             network.load_state_dict(load_weights(network.state_dict(), tensors, folder))
             network = network.to(device).eval()
         return cls(

@@ -100,6 +100,14 @@ class FactorizedDiT(nn.Module):
     whiten_SS: Tensor | None
     """The relations of the table, where the network starts from them; saved with the weights."""
 
+    @classmethod
+    def to_be_loaded(
+        cls, config: NetworkConfig, tokenizer: TokenizerConfig, num_variates: int
+    ) -> FactorizedDiT:
+        """A network whose weights are about to be replaced; the caller's random state stays."""
+        with torch.random.fork_rng(devices=[]):
+            return cls(config, tokenizer, num_variates)
+
     def __init__(
         self, config: NetworkConfig, tokenizer: TokenizerConfig, num_variates: int
     ) -> None:

@@ -19,6 +19,7 @@ from mdtim.clock import (
     is_number,
     is_stamped,
     is_time_of_day,
+    is_unix_time,
     looks_like_time,
     read_clock,
     reads_as_time,
@@ -307,9 +308,16 @@ def _not_taken_for_time(frame: pd.DataFrame, id_field: Field | None) -> tuple[st
         )
     for field in columns:
         known = field.of(frame).dropna()
-        if not len(known) or not (_is_usual(frame, field) or is_mostly_time(known)):
+        is_unix = is_unix_time(known)
+        if not len(known) or not (_is_usual(frame, field) or is_mostly_time(known) or is_unix):
             continue
-        if _is_aside(frame, field):
+        if is_unix and not _is_usual(frame, field):
+            notes.append(
+                f"{field.label(frame)} holds numbers that look like times since 1970, and rows are "
+                f"taken in their order; pass time={str(frame.columns[field.position])!r} if it "
+                "tells another"
+            )
+        elif _is_aside(frame, field):
             notes.append(
                 f"{field.label(frame)} tells a time in {len(known):,} of {len(frame):,} rows, and "
                 "rows are taken in their order"

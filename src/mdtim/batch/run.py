@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mdtim.autowindow import USUAL
 from mdtim.batch.engine import Engine, Inline
 from mdtim.batch.plan import PiecePlan, lay_out, make_plan
 from mdtim.batch.sample import sample_panel
@@ -62,8 +64,8 @@ class BatchReport:
 
 
 def run_batch(
-    source: str,
-    target: str,
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
     options: BatchOptions | None = None,
     *,
     model: str | Path | None = None,
@@ -88,8 +90,8 @@ def run_batch(
         If nothing can be done. Single parts that cannot be are in the report.
     """
     options, engine, report = options or BatchOptions(), engine or Inline(), BatchReport()
-    found = Source.find(source)
-    goal = Target(Place(target))
+    found = Source.find(os.fspath(source))
+    goal = Target(Place(os.fspath(target)))
     goal.check(found)
     report.parts = len(found.parts)
     cache = ScanCache(goal, engine, report.failures, watch)
@@ -114,7 +116,13 @@ def run_batch(
         watch("fitting a model", 0, 0, 0)
         made = _fit(known, options, estimator)
         goal.keep_model(made)
-    plan = make_plan(layout, int(json.loads(made["config.json"])["window"]))
+    window = int(json.loads(made["config.json"])["window"])
+    if model is None and window < USUAL and len(known.pieces) > 1:
+        report.notes.append(
+            f"the parts are so short that the model sees windows of {window} steps, and knows "
+            "little; fit a model to a longer stretch (mdtim fit) and give it with --model"
+        )
+    plan = make_plan(layout, window)
     tasks = _tasks(known, plan, made, options)
     waiting = []
     for task in tasks:

@@ -38,7 +38,7 @@ class TableChoices(BaseModel):
     inf_as_missing: bool = Field(
         False, description="Treat infinite cells as missing instead of refusing the table."
     )
-    missing_values: list[float] = Field(
+    missing_values: list[Annotated[float, Field(allow_inf_nan=False)]] = Field(
         [], max_length=20, description="Numbers that stand for missing, such as -999."
     )
 
