@@ -33,6 +33,8 @@ MAX_VALIDATION_CELLS = 150_000
 """Enough to tell better from worse; more would only cost time."""
 SHARE_WITHOUT_TRAINING, MAX_CELLS_WITHOUT_TRAINING = 0.4, 50_000
 """Where nothing is trained, nothing is lost by holding out more, and it is looked at but once."""
+SMALL_TABLE = 12_500
+"""Observed cells below which even that is too little to calibrate by: then some of all windows."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ def fit_network(
     _, _, lengths = gap_lengths(observed, panel.offsets)
     max_cells = MAX_VALIDATION_CELLS
     if not config.training.max_steps:
-        validation_share = max(validation_share, SHARE_WITHOUT_TRAINING)
+        share = SHARE_WITHOUT_TRAINING if observed.sum() > SMALL_TABLE else 1.0
+        validation_share = max(validation_share, share)
         max_cells = MAX_CELLS_WITHOUT_TRAINING
     observed_N = np.asarray(observed.any(axis=1))
     training, validation = hold_out(observed_N, panel.offsets, window, validation_share, generator)
