@@ -124,7 +124,8 @@ def notes_on_left(frame: pd.DataFrame, names: list[str], left: list[int]) -> tup
         series = frame.iloc[:, position]
         known = series[series.notna() & ~series.astype(object).isin(MISSING_WORDS)]
         missing = len(series) - len(known)
-        if missing and not len(known):
+        # A separator at the end of all lines makes a column that nobody named.
+        if missing and not len(known) and not names[position].startswith("Unnamed: "):
             notes.append(f"nothing is observed in column {names[position]!r}: it stays missing")
         words = _words_for_missing(known)
         if words:
