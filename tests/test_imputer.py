@@ -376,7 +376,7 @@ def test_wrong_columns_at_transform_are_named(table: pd.DataFrame) -> None:
 
 def test_a_column_that_turned_into_text_is_named(table: pd.DataFrame) -> None:
     model = imputer().fit(table)
-    with pytest.raises(ValueError, match="'flow' .* not numeric"):
+    with pytest.raises(ValueError, match=r"'flow' .* not numeric"):
         model.transform(table.assign(flow="much"))
 
 
