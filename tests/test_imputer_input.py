@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -230,3 +231,17 @@ def test_the_callers_random_state_stays_as_it_was(gappy: np.ndarray, tmp_path: P
 def test_what_is_no_number_stands_for_nothing(gappy: np.ndarray, number: float) -> None:
     with pytest.raises(ValueError, match="missing_values has"):
         imputer(missing_values=[number], inf_as_missing=True).fit(gappy)
+
+
+def test_fits_in_threads_are_those_of_one_after_the_other(gappy: np.ndarray) -> None:
+    def filled(seed: int) -> np.ndarray:
+        model = imputer(preset=tiny_config(max_steps=4, dropout=0.2), seed=seed)
+        return model.fit_transform(gappy)
+
+    before = torch.get_rng_state()
+    alone = [filled(seed) for seed in (0, 1)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(filled, (0, 1, 0, 1)))
+    for number, values in enumerate(together):
+        np.testing.assert_array_equal(values, alone[number % 2])
+    assert torch.equal(torch.get_rng_state(), before)

@@ -21,6 +21,7 @@ from mdtim.network import FactorizedDiT
 from mdtim.panel import BoolArray, IntArray, Panel, gap_lengths
 from mdtim.readout import label_blur
 from mdtim.relations import read_relations
+from mdtim.runtime import own_random_state
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.stacking import Stack
 from mdtim.training import Progress, Trainer
@@ -188,7 +189,7 @@ def fit_network(
 
 def new_network(config: ModelConfig, num_variates: int, seed: int) -> FactorizedDiT:
     """An untrained network; its weights are drawn on the CPU, so that they are alike anywhere."""
-    with torch.random.fork_rng(devices=[]):
+    with own_random_state():
         torch.default_generator.manual_seed(seed)
         return FactorizedDiT(config.network, config.tokenizer, num_variates)
 

@@ -23,6 +23,7 @@ from mdtim.layers import (
     working_dtype,
 )
 from mdtim.row_passes import BLOCK_SLOTS, HEAD_SLOTS
+from mdtim.runtime import own_random_state
 from mdtim.tokenizer import Tokenizer
 from mdtim.wanted import Wanted
 
@@ -105,7 +106,7 @@ class FactorizedDiT(nn.Module):
         cls, config: NetworkConfig, tokenizer: TokenizerConfig, num_variates: int
     ) -> FactorizedDiT:
         """A network whose weights are about to be replaced; the caller's random state stays."""
-        with torch.random.fork_rng(devices=[]):
+        with own_random_state():
             return cls(config, tokenizer, num_variates)
 
     def __init__(

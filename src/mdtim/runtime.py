@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -108,6 +109,20 @@ def process_memory_gb() -> float:
         return 0.0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1e9 if sys.platform == "darwin" else 1e6)  # bytes there, kilobytes elsewhere
+
+
+_DEFAULT_GENERATORS = threading.RLock()
+
+
+@contextlib.contextmanager
+def own_random_state(devices: Sequence[torch.device] = ()) -> Iterator[None]:
+    """PyTorch's default generators for one's own use, left as they were.
+
+    Initial weights and dropout know no others, and they belong to the whole process: of threads
+    that want them one goes on at a time, lest each disturb the other's numbers.
+    """
+    with _DEFAULT_GENERATORS, torch.random.fork_rng(devices=list(devices)):
+        yield
 
 
 def keyed_uniform(seed: int, stream: int, keys: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from mdtim.lessons import Source
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.optimization import MovingAverage, Optimizer
 from mdtim.replays import Replays
-from mdtim.runtime import precision
+from mdtim.runtime import own_random_state, precision
 from mdtim.tokenizer import Tokenizer, WindowScale
 from mdtim.triton_inverse import MAX_SIZE
 
@@ -145,7 +145,7 @@ class Trainer:
         self.network.train()
         with (
             held_back() as was_pressed,
-            torch.random.fork_rng(devices=self._cuda_devices()),
+            own_random_state(self._cuda_devices()),
             self.stream(),
         ):
             try:
