@@ -125,6 +125,19 @@ def test_a_second_ctrl_c_is_not_held_back() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.usefixtures("_usual_handler")
+def test_ctrl_c_pressed_twice_ends_more_than_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trainer(tiny_config(max_steps=8))
+
+    def press_twice() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(run.optimizer, "step", press_twice)
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
+
+
 def test_where_nothing_is_held_out_the_last_weights_are_kept() -> None:
     run = trainer(tiny_config(max_steps=6, validate_every=2))
     run.data = replace(run.data, hidden_WTV=torch.zeros_like(run.data.hidden_WTV))

@@ -172,6 +172,8 @@ class Trainer:
                     if on_step is not None:
                         on_step(self.progress, self._share_done(max_seconds))
             except KeyboardInterrupt:
+                if was_pressed():  # and now again: not only the training is to end
+                    raise
                 reason = "interrupted"
             except RankLost as loss:
                 raise self._lost(loss, checkpoint) from loss
