@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -25,12 +26,18 @@ from deadly import KillOnce, die
 from mdtim.batch import BatchOptions, run_batch, work
 from mdtim.batch.engine import Outcome, run_all
 from mdtim.batch.engine_local import LocalPool
+from mdtim.batch.plan import lay_out
+from mdtim.batch.runs import Runs
+from mdtim.batch.sample import sample_panel
+from mdtim.batch.source import Part, Piece
 from mdtim.batch.survey import _one_spacing
 from mdtim.cli import app
 from mdtim.doubts import ImputationWarning
-from mdtim.grid import Workdays
+from mdtim.grid import Spacing, Workdays
 from mdtim.imputer import MDTIMImputer
 from mdtim.table import Table, TableOptions
+
+HOURS = Spacing("utc", 3_600 * 10**9)
 
 # -- the same cells, however the data set is cut ----------------------------------------------
 
@@ -296,6 +303,24 @@ def test_series_of_different_size_are_named_in_a_sample_too(tmp_path: Path) -> N
     estimator = MDTIMImputer(16, tiny_config(max_steps=2), device="cpu", progress=False)
     with pytest.warns(ImputationWarning, match="such as 'b'"):
         run_batch(str(tmp_path / "source"), str(tmp_path / "out"), OPTIONS, estimator=estimator)
+
+
+def test_a_small_data_set_is_sampled_as_the_whole_table_however_it_is_cut(case: Case) -> None:
+    frame = case.frame.sort_values(["sensor", "time"]).reset_index(drop=True)
+    whole = Table.read(frame, OPTIONS.table).panel
+    for edges in ([0, len(frame)], range(0, len(frame) + 1, 7)):
+        cuts = [frame.iloc[a:b] for a, b in pairwise([*edges, len(frame)]) if b > a]
+        tables = [Table.read(cut, replace(OPTIONS.table, spacing=HOURS)) for cut in cuts]
+        runs = Runs.join([Runs.of(table, number) for number, table in enumerate(tables)])
+        pieces = [Piece(Part(f"{number}.csv", 1, 0)) for number in range(len(cuts))]
+        layout = lay_out(runs, pieces, HOURS, timed=True)
+        panels = dict(zip(pieces, (table.panel for table in tables), strict=True))
+        sample = sample_panel(layout, pieces, panels.__getitem__, 10_000, 0)
+        np.testing.assert_array_equal(sample.values, whole.values)
+        np.testing.assert_array_equal(sample.offsets, whole.offsets)
+        assert sample.names == whole.names
+        few = sample_panel(layout, pieces, panels.__getitem__, 64, 0)
+        assert len(few.values) <= 64
 
 
 # -- nothing lost, nothing twice -------------------------------------------------------------

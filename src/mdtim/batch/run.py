@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mdtim.autowindow import USUAL
 from mdtim.batch.engine import Engine, Inline
-from mdtim.batch.plan import PiecePlan, lay_out, make_plan
+from mdtim.batch.plan import Layout, PiecePlan, lay_out, make_plan
 from mdtim.batch.sample import sample_panel
 from mdtim.batch.scans import ScanCache, Watch
 from mdtim.batch.source import Piece, Place, Source
@@ -114,7 +114,7 @@ def run_batch(
     cache.keep()
     if made is None:
         watch("fitting a model", 0, 0, 0)
-        made = _fit(known, options, estimator)
+        made = _fit(known, layout, options, estimator)
         goal.keep_model(made)
     window = int(json.loads(made["config.json"])["window"])
     if model is None and window < USUAL and len(known.pieces) > 1:
@@ -156,7 +156,9 @@ def _model_files(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in MODEL_FILES}
 
 
-def _fit(known: Survey, options: BatchOptions, estimator: MDTIMImputer | None) -> dict[str, bytes]:
+def _fit(
+    known: Survey, layout: Layout, options: BatchOptions, estimator: MDTIMImputer | None
+) -> dict[str, bytes]:
     """Fit a model to a sample, and return the files of its folder."""
     from mdtim.imputer import MDTIMImputer
 
@@ -169,7 +171,9 @@ def _fit(known: Survey, options: BatchOptions, estimator: MDTIMImputer | None) -
         inf_as_missing=table.inf_as_missing,
         missing_values=table.missing_values,
     )
-    panel = sample_panel(known.pieces, known.reading.panel, options.sample_rows, imputer.seed)
+    panel = sample_panel(
+        layout, known.pieces, known.reading.panel, options.sample_rows, imputer.seed
+    )
     # Remembers the columns, as fitting to a table would.
     imputer.read_table(known.reading.read(known.pieces[0]).frame, reset=True)
     imputer.fit_panel(panel)

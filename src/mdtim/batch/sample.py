@@ -1,45 +1,50 @@
-"""The rows a model is fitted to when a data set is too large to be fitted as a whole.
+"""The rows a model is fitted to: all of a small data set, blocks of a large one.
 
-Up to 64 pieces are drawn without replacement, all of them if there are no more. Of each, one run
-of consecutive rows is taken (rows sorted by series and time), at a drawn place; together they have
-at most the number of rows asked for. The draw is a function of the seed and of the pieces' names
-and sizes.
+Pieces follow each other in blocks of about as many rows as are taken from each. If there are more
+rows than asked for, up to 64 blocks are drawn without replacement, and of each one run of
+consecutive rows (sorted by series and time), at a drawn place. The draw is a function of the seed
+and of the pieces' names and sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from mdtim.batch.plan import Layout
 from mdtim.batch.source import Piece
-from mdtim.panel import Panel
+from mdtim.panel import FloatArray, Panel
 
 MAX_BLOCKS = 64
 
 
 def sample_panel(
-    pieces: Sequence[Piece], read: Callable[[Piece], Panel], rows: int, seed: int
+    layout: Layout, pieces: Sequence[Piece], read: Callable[[Piece], Panel], rows: int, seed: int
 ) -> Panel:
-    """Draw blocks of rows; each series of a block is a series of the panel.
+    """Draw blocks of rows; what follows each other in a block is one series of the panel.
 
     Parameters
     ----------
+    layout : of the runs of all pieces
     pieces : those that can be read
     read : gives the panel of a piece
     rows : most rows to take in all
     """
     generator = np.random.default_rng(seed)
-    count = min(len(pieces), MAX_BLOCKS, rows)
-    chosen = np.sort(generator.permutation(len(pieces))[:count])
+    steps = np.bincount(layout.runs.pieces, layout.runs.steps, minlength=len(pieces))
+    blocks = _blocks(steps.astype(int).tolist(), rows)
+    count = min(len(blocks), MAX_BLOCKS, rows)
+    chosen = np.sort(generator.permutation(len(blocks))[:count])
     places = generator.random(count)
     share = rows // count
     values, lengths, names = [], list[int](), list[Any]()
     variates: tuple[str, ...] = ()
     seconds = None
     for number, place in zip(chosen, places, strict=True):
-        panel = read(pieces[number])
+        panel = _read_block(layout, pieces, blocks[number], read)
         variates, seconds = panel.variates, panel.step_seconds or seconds
         begin = int(place * max(len(panel.values) - share + 1, 1))
         end = min(begin + share, len(panel.values))
@@ -47,7 +52,62 @@ def sample_panel(
         lengths_S = np.diff(np.clip(panel.offsets, begin, end))
         taken = np.flatnonzero(lengths_S)
         lengths += lengths_S[taken].tolist()
-        known = panel.names or (pieces[number].part.name,)
-        names += [known[series] for series in taken]
+        names += [panel.names[series] for series in taken]
     offsets = np.append(0, np.cumsum(lengths))
-    return Panel(np.concatenate(values), offsets, variates, seconds, names=tuple(names))
+    told = tuple(names) if any(name != "" for name in names) else ()
+    return Panel(np.concatenate(values), offsets, variates, seconds, names=told)
+
+
+def _blocks(counts: Sequence[int], rows: int) -> list[range]:
+    """Numbers of the pieces of each block, from the steps in each of all pieces."""
+    share = rows if sum(counts) <= rows else max(rows // MAX_BLOCKS, 1)
+    edges, held = [0], 0
+    for number, count in enumerate(counts):
+        held += count
+        if held >= share:
+            edges.append(number + 1)
+            held = 0
+    if edges[-1] < len(counts):
+        edges.append(len(counts))
+    return [range(first, stop) for first, stop in pairwise(edges)]
+
+
+def _read_block(
+    layout: Layout, pieces: Sequence[Piece], block: range, read: Callable[[Piece], Panel]
+) -> Panel:
+    """The runs of some pieces, those of one series one after the other."""
+    panels = {number: read(pieces[number]) for number in block}
+    first = panels[block[0]]
+    values, lengths, names = [], list[int](), list[Any]()
+    for name, runs in _series_of(layout, panels):
+        values += runs
+        lengths.append(sum(map(len, runs)))
+        names.append(name)
+    offsets = np.append(0, np.cumsum(lengths))
+    seconds = next((panel.step_seconds for panel in panels.values() if panel.step_seconds), None)
+    return Panel(np.concatenate(values), offsets, first.variates, seconds, names=tuple(names))
+
+
+def _series_of(layout: Layout, panels: dict[int, Panel]) -> Iterator[tuple[Any, list[FloatArray]]]:
+    """Names of series with the values of their runs; steps between two runs are missing."""
+    inside = np.flatnonzero(np.isin(layout.runs.pieces, list(panels)))
+    most = sum(len(panel.values) for panel in panels.values())
+    name, runs, end, series = None, list[FloatArray](), 0, -1
+    for run in inside.tolist():
+        panel = panels[int(layout.runs.pieces[run])]
+        known = [str(one) for one in panel.names] or [""]
+        local = known.index(str(layout.runs.names[run]))
+        own = panel.values[panel.offsets[local] : panel.offsets[local + 1]]
+        begin = int(layout.begins[run])
+        skipped = begin - end
+        # What lies far apart in time would be more missing steps than there are rows.
+        if runs and (layout.series[run] != series or skipped > most):
+            yield name, runs
+            runs = []
+        elif runs and skipped:
+            runs.append(np.full((skipped, own.shape[1]), np.nan))
+        name = panel.names[local] if panel.names else ""
+        runs.append(own)
+        end, series = begin + len(own), layout.series[run]
+    if runs:
+        yield name, runs
