@@ -64,7 +64,7 @@ class FitReport:
     coverage90: float | None
     """Share of the validation cells inside their 90 % interval."""
     held_out: bool
-    """Whether whole windows were: else, in a table too small to spare any, single cells were."""
+    """Whether whole windows were: else, in a small table, single cells of all windows were."""
 
     @classmethod
     def nothing_to_learn(cls) -> FitReport:

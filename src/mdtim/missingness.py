@@ -154,7 +154,7 @@ def points_and_runs(
     num_rows, num_variates = observed.shape
     # Where little is observed, runs begin at cells that are: few others would meet one.
     known = np.flatnonzero(observed) if observed.mean() < SPARSE else None
-    # One such run hides as many cells as runs of all variates.
+    # A run of all variates hides as many cells as one of each: so fewer of these are drawn.
     wide_share = joint / (joint + num_variates * (1 - joint))
     if gap_lengths is not None and not len(gap_lengths):
         gap_lengths = None
@@ -173,10 +173,10 @@ def points_and_runs(
             lengths = generator.geometric(1 / mean_length, size=count)
         else:
             lengths = generator.choice(gap_lengths, size=count)
-        # One run may not take more than a quarter of what is to be hidden.
         is_wide = np.zeros(count, dtype=bool)
         if joint:
             is_wide = generator.random(count) < wide_share
+        # One run may not take more than a quarter of what is to be hidden.
         most = np.where(is_wide, target // (4 * num_variates), target // 4)
         lengths = np.minimum(lengths, np.maximum(most, 1))
         for row, column, length, wide in zip(rows, columns, lengths, is_wide, strict=True):

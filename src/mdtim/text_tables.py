@@ -91,11 +91,9 @@ def parse_text(
             typed[name] = columns[name].to_pandas()  # a separator at the end makes no column
     frame = pd.DataFrame(typed)
     numeric = {name: columns[name] for name in names if frame[name].dtype.kind in "iuf"}
-    if separator == ",":
-        _note_doubts(header, {}, "", path)
-    else:
-        signs = {"": ".,", ".": ",", ",": "."}[grouping]
-        _note_doubts(header, numeric, signs, path)
+    # A comma that separates cells is in no number, and a dot there is a decimal sign.
+    signs = "" if separator == "," else {"": ".,", ".": ",", ",": "."}[grouping]
+    _note_doubts(header, numeric, signs, path)
     style = TextStyle(
         separator,
         decimal,

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdtim.autowindow import USUAL
 from mdtim.batch.engine import Engine, Inline
 from mdtim.batch.plan import Layout, PiecePlan, lay_out, make_plan
 from mdtim.batch.sample import sample_panel
@@ -116,13 +115,7 @@ def run_batch(
         watch("fitting a model", 0, 0, 0)
         made = _fit(known, layout, options, estimator)
         goal.keep_model(made)
-    window = int(json.loads(made["config.json"])["window"])
-    if model is None and window < USUAL and len(known.pieces) > 1:
-        report.notes.append(
-            f"the parts are so short that the model sees windows of {window} steps, and knows "
-            "little; fit a model to a longer stretch (mdtim fit) and give it with --model"
-        )
-    plan = make_plan(layout, window)
+    plan = make_plan(layout, int(json.loads(made["config.json"])["window"]))
     tasks = _tasks(known, plan, made, options)
     waiting = []
     for task in tasks:
