@@ -92,22 +92,27 @@ def _series_of(layout: Layout, panels: dict[int, Panel]) -> Iterator[tuple[Any, 
     """Names of series with the values of their runs; steps between two runs are missing."""
     inside = np.flatnonzero(np.isin(layout.runs.pieces, list(panels)))
     most = sum(len(panel.values) for panel in panels.values())
-    name, runs, end, series = None, list[FloatArray](), 0, -1
+    places = {
+        number: {str(name): place for place, name in enumerate(panel.names or ("",))}
+        for number, panel in panels.items()
+    }
+    name, runs, end, last = None, list[FloatArray](), 0, -1
     for run in inside.tolist():
-        panel = panels[int(layout.runs.pieces[run])]
-        known = [str(one) for one in panel.names] or [""]
-        local = known.index(str(layout.runs.names[run]))
+        piece = int(layout.runs.pieces[run])
+        panel, local = panels[piece], places[piece][str(layout.runs.names[run])]
         own = panel.values[panel.offsets[local] : panel.offsets[local + 1]]
         begin = int(layout.begins[run])
         skipped = begin - end
-        # What lies far apart in time would be more missing steps than there are rows.
-        if runs and (layout.series[run] != series or skipped > most):
+        # Runs of other blocks may lie between two; and far apart in time, more missing steps than
+        # there are rows.
+        follows = run == last + 1 and layout.series[run] == layout.series[last]
+        if runs and (not follows or skipped > most):
             yield name, runs
             runs = []
         elif runs and skipped:
             runs.append(np.full((skipped, own.shape[1]), np.nan))
         name = panel.names[local] if panel.names else ""
         runs.append(own)
-        end, series = begin + len(own), layout.series[run]
+        end, last = begin + len(own), run
     if runs:
         yield name, runs
