@@ -18,7 +18,7 @@ from torch import Tensor
 
 import mdtim
 from conftest import tiny_config
-from mdtim import layers, mlp_backward, readout
+from mdtim import layers, mlp, readout
 from mdtim.config import DiffusionConfig, NetworkConfig, Prior
 from mdtim.dropout import keep_mask
 from mdtim.fused_norm import fused_norm
@@ -156,7 +156,7 @@ def block_errors(block: AxisBlock, shape: tuple[int, int, int], seed: int) -> Bl
 def mlp_errors(
     num_rows: int, width: int, inner: int, spread: float = 1.0, **kind: Any
 ) -> dict[str, float]:
-    """Relative errors of the way back through half of an MLP in one kernel, against float64.
+    """Relative errors of an MLP's first product with GELU and of the way back, against float64.
 
     `spread` is the std of what goes into GELU.
     """
@@ -164,14 +164,20 @@ def mlp_errors(
     def random(*shape: int) -> Tensor:
         return (torch.randn(shape) * shape[-1] ** -0.5).to(**kind)
 
-    pre, dz = random(num_rows, inner) * (spread * inner**0.5), random(num_rows, width)
-    down = random(width, inner)
+    x, dz = random(num_rows, width) * (spread * width**0.5), random(num_rows, width)
+    up, bias, down = random(inner, width), random(inner), random(width, inner)
     with poisoned():
-        dpre, ddown, dbias = mlp_backward.in_one_kernel(dz, pre, down)
+        act, pre = mlp.up_and_gelu(x, up, bias)
+        alone = mlp.up_to_gelu(x, up, bias)
+        dpre, ddown, dbias = mlp.back_to_gelu(dz, pre, down)
+    product = x.double() @ up.double().t() + bias.double()
     exact_pre = pre.double().requires_grad_()
     exact_act = layers.F.gelu(exact_pre, approximate="tanh")
     (exact_dpre,) = torch.autograd.grad(exact_act, exact_pre, dz.double() @ down.double())
     return {
+        "pre": relative_error(pre, product),
+        "act": relative_error(act, exact_act.detach()),
+        "act alone": relative_error(alone, layers.F.gelu(product, approximate="tanh")),
         "gradient of pre": relative_error(dpre, exact_dpre),
         "gradient of down": relative_error(ddown, dz.double().t() @ exact_act.detach()),
         "gradient of the bias": relative_error(dbias, exact_dpre.sum(0)),

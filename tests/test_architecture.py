@@ -32,8 +32,9 @@ TIERS = [
         *("weather", "baselines.simple", "baselines.kalman"),
     },
     {
-        *("triton_compiler", "triton_inverse", "triton_attention", "kernels"),
-        *("triton_rows", "row_passes", "dropout", "triton_mlp", "mlp_backward"),
+        *("triton_compiler", "cuda_compiler", "triton_inverse"),
+        *("cuda_attention", "triton_attention", "kernels"),
+        *("triton_rows", "row_passes", "dropout", "cuda_mlp", "mlp"),
         *("fused_block", "fused_stack", "fused_norm"),
         *("triton_cells", "fused_readout", "readout"),
         *("runtime", "distribution", "calibration", "stacking", "stillness"),

@@ -1,7 +1,7 @@
 """A whole block along one axis as one operator with its gradients, for a GPU that trains.
 
 :class:`mdtim.layers.AxisBlock` defines what it computes. Matrix products are cuBLAS's, but for
-those of :mod:`mdtim.mlp_backward`; all between them are passes of :mod:`mdtim.row_passes` and the
+those of :mod:`mdtim.mlp`; all between them are passes of :mod:`mdtim.row_passes` and the
 attention of :mod:`mdtim.triton_attention`, each over memory once. The backward pass keeps the
 block's input and the outputs of four products (q, k and v; attention; both of the MLP) and makes
 everything else again where it is read.
@@ -20,15 +20,15 @@ import torch
 from torch import Tensor
 
 from mdtim import row_passes
-from mdtim.mlp_backward import back_to_gelu
+from mdtim.mlp import back_to_gelu, up_and_gelu
 from mdtim.row_passes import GATE_A, Rows
 from mdtim.triton_attention import attend, attend_backward
 
 MAX_WIDTH = 512
 """Widest row that the kernels hold in the registers of a program."""
 
-_BACKWARD_ROWS = 2**17
-"""The backward pass takes windows of about this many rows at a time, for its memory."""
+_BACKWARD_ROWS = 2**18
+"""The backward pass takes windows of at most so many rows at a time, for its memory."""
 
 
 class BlockWeights(NamedTuple):
@@ -136,8 +136,9 @@ def _axis_block(
     x_RD = row_passes.add_and_normalize(
         rows, h_RD, y_RD, modulation_B6D, seed, gate=GATE_A, out=sum_RD
     )
-    pre_RF = torch.addmm(weights.up_bias, x_RD, weights.up.t())
-    z_RD = torch.addmm(weights.down_bias, row_passes.gelu(pre_RF), weights.down.t())
+    act_RF, pre_RF = up_and_gelu(x_RD, weights.up, weights.up_bias)
+    z_RD = torch.addmm(weights.down_bias, act_RF, weights.down.t())
+    del act_RF  # as large as all that is kept of the attention
     row_passes.add(rows, sum_RD, z_RD, modulation_B6D, seed, out=sum_RD)
     return sum_RD.view(h_BTVD.shape), qkv_RE, y_RD, pre_RF, z_RD
 
@@ -190,7 +191,8 @@ def _axis_block_backward(
 def _parts(h_BTVD: Tensor) -> Iterator[tuple[slice, slice]]:
     """Windows to take at a time, and their rows."""
     num_windows, window_rows = len(h_BTVD), h_BTVD.shape[1] * h_BTVD.shape[2]
-    size = max(1, _BACKWARD_ROWS // max(1, window_rows))
+    num_parts = -(-num_windows * window_rows // _BACKWARD_ROWS)
+    size = max(1, -(-num_windows // max(1, num_parts)))
     for begin in range(0, num_windows, size):
         end = min(begin + size, num_windows)
         yield slice(begin, end), slice(begin * window_rows, end * window_rows)

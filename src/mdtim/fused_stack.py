@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mdtim import row_passes
 from mdtim.fused_block import BlockWeights
+from mdtim.mlp import up_to_gelu
 from mdtim.row_passes import BLOCK_SLOTS, GATE_A, GATE_M, HEAD_SLOTS, Rows
 from mdtim.triton_attention import attend
 from mdtim.wanted import Wanted
@@ -95,21 +96,13 @@ def _axis_blocks(
             rows, h_RD, x_RD, here_BSD, None, gate=GATE_A, out=out_RD
         )
         h_RD = out_RD
-        x_RD = _mlp(x_RD, block)
+        x_RD = up_to_gelu(x_RD, block.up, block.up_bias)
+        x_RD = torch.addmm(block.down_bias, x_RD, block.down.t())
         if here_BSD.shape[1] == BLOCK_SLOTS:  # nothing is behind this block
             row_passes.add(rows, h_RD, x_RD, here_BSD, None, out=h_RD)
             return h_RD.view(shape)
         x_RD = row_passes.add_and_normalize(rows, h_RD, x_RD, here_BSD, None, gate=GATE_M, out=h_RD)
     return x_RD.view(shape)
-
-
-def _mlp(x_RD: Tensor, block: BlockWeights) -> Tensor:
-    """(R, D) to (R, D); on a GPU the first product itself ends with GELU, in the tanh form."""
-    if x_RD.is_cuda:
-        act_RF = torch._addmm_activation(block.up_bias, x_RD, block.up.t(), use_gelu=True)
-    else:
-        act_RF = row_passes.gelu(torch.addmm(block.up_bias, x_RD, block.up.t()))
-    return torch.addmm(block.down_bias, act_RF, block.down.t())
 
 
 @_axis_blocks.register_fake

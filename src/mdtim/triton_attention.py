@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mdtim import cuda_attention
 from mdtim.triton_compiler import HAS_TRITON, on_device_of
 from mdtim.triton_compiler import jit as _jit
 
@@ -77,7 +78,9 @@ _triton_attention.register_autograd(_differentiate, setup_context=_save_for_back
 
 
 def attend(qkv_BTVE: Tensor, table_Ld: Tensor | None, num_heads: int, over_time: bool) -> Tensor:
-    """Run the forward kernel on a contiguous input, (B, T, V, E) to (B, T, V, D)."""
+    """Run a forward kernel on a contiguous input, (B, T, V, E) to (B, T, V, D)."""
+    if cuda_attention.fits(qkv_BTVE, num_heads, over_time):
+        return cuda_attention.attend(qkv_BTVE, table_Ld, num_heads, over_time)
     out_BTVD = qkv_BTVE.new_empty((*qkv_BTVE.shape[:3], qkv_BTVE.shape[3] // 3))
     _launch(_forward_kernel, qkv_BTVE, table_Ld, (out_BTVD,), num_heads, over_time)
     return out_BTVD
@@ -91,7 +94,11 @@ def attend_backward(
     num_heads: int,
     over_time: bool,
 ) -> Tensor:
-    """Run the backward kernel on contiguous inputs; it fills `out_BTVD` once more if given."""
+    """Run a backward kernel on contiguous inputs; it fills `out_BTVD` once more if given."""
+    if cuda_attention.fits(qkv_BTVE, num_heads, over_time):
+        return cuda_attention.attend_backward(
+            grad_BTVD, qkv_BTVE, table_Ld, out_BTVD, num_heads, over_time
+        )
     dqkv_BTVE = torch.empty_like(qkv_BTVE)
     others = (grad_BTVD, dqkv_BTVE, out_BTVD)
     _launch(_backward_kernel, qkv_BTVE, table_Ld, others, num_heads, over_time)

@@ -16,7 +16,7 @@ from torch import Tensor
 from mdtim import row_passes
 from mdtim.bench.speed import TRAINING_CASES, matmul_rate
 from mdtim.kernels import rope_table
-from mdtim.mlp_backward import back_to_gelu
+from mdtim.mlp import back_to_gelu, up_and_gelu
 from mdtim.row_passes import GATE_A, Rows
 from mdtim.runtime import resolve_device
 from mdtim.triton_attention import attend, attend_backward
@@ -110,8 +110,13 @@ def block_steps(shape: BlockShape, device: torch.device, dtype: torch.dtype) -> 
     yield Step(
         "add and norm", lambda: row_passes.add_and_normalize(*add_norm, gate=GATE_A, out=out), 4
     )
-    yield product("up", inner, width, h)
-    yield Step("GELU", lambda: row_passes.gelu(pre), 2 * shape.mlp_ratio)
+    up, bias = random(inner, width), random(inner)
+    yield Step(
+        "up and GELU",
+        lambda: up_and_gelu(h, up, bias),
+        1 + 2 * shape.mlp_ratio,
+        2.0 * num_rows * inner * width,
+    )
     yield product("down", width, inner, pre)
     yield Step("add", lambda: row_passes.add(*add_norm, out), 3)
 
