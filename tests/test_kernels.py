@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gpu_cases import needs_cuda, poisoned, relative_error, run_python
-from mdtim import kernels
+from mdtim import cuda_attention, kernels
 from mdtim.kernels import (
     axis_attention,
     pair_channels,
@@ -306,9 +306,18 @@ def test_the_triton_operator_agrees_with_the_definition_when_interpreted() -> No
         (48, 7, 8, 8),
     ],
 )
+@pytest.mark.parametrize("without", [(), ("cuda",)])
 def test_a_gpu_agrees_with_the_definition_at_the_sizes_of_models(
-    steps: int, variates: int, heads: int, width: int, dtype: torch.dtype
+    steps: int,
+    variates: int,
+    heads: int,
+    width: int,
+    dtype: torch.dtype,
+    without: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if without:  # as on GPUs of other generations
+        monkeypatch.setattr(cuda_attention, "fits", lambda *_: False)
     qkv = torch.randn(3, steps, variates, 3 * heads * width, device="cuda").to(dtype)
     for axis in AXES:
         rope = axis == "time" and width > 8

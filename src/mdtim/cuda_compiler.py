@@ -146,16 +146,16 @@ def has_compiler() -> bool:
 def _compiler() -> ctypes.CDLL:
     """NVRTC of the CUDA version that PyTorch was built with."""
     name = f"libnvrtc.so.{str(torch.version.cuda).split('.')[0]}"
-    try:
-        return ctypes.CDLL(name)
-    except OSError:
-        # PyTorch's wheels have it in a package of its own, which it may not have loaded yet.
-        spec = importlib.util.find_spec("nvidia")
-        folders = spec.submodule_search_locations if spec else None
-        found = [path for folder in folders or () for path in Path(folder).glob(f"*/lib/{name}")]
-        if not found:
-            raise
-        return ctypes.CDLL(str(found[0]))
+    # PyTorch's wheels have it in a package of its own; elsewhere the system knows where it is.
+    spec = importlib.util.find_spec("nvidia")
+    folders = spec.submodule_search_locations if spec else None
+    for folder in folders or ():
+        for path in Path(folder).glob(f"*/lib/{name}"):
+            # It looks for its other half by name, and not beside itself.
+            for builtins in path.parent.glob("libnvrtc-builtins.so*"):
+                ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)
+            return ctypes.CDLL(str(path))
+    return ctypes.CDLL(name)
 
 
 @functools.cache

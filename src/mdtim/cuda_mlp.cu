@@ -23,7 +23,8 @@ constexpr int TILE_BOX = ROWS * 128;  // bytes
 constexpr int COLUMNS = 128;  // of a program
 constexpr int GROUPS = 2;  // of warps that compute
 constexpr int GROUP_WARPS = 4;
-constexpr int THREADS = 32 * GROUP_WARPS * (GROUPS + 1);  // with one that fetches
+constexpr int GROUP_THREADS = 32 * GROUP_WARPS;
+constexpr int THREADS = GROUP_THREADS * (GROUPS + 1);  // with a group that fetches
 constexpr int COLUMN_TILES = F / COLUMNS;
 
 struct alignas(64) Map {  // of a tensor, for the copy engine
@@ -112,7 +113,7 @@ __device__ __forceinline__ void end_writes() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Until the engine has read what it writes.
+// Until the engine has read all that it writes.
 __device__ __forceinline__ void await_writes() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
@@ -262,14 +263,14 @@ struct Place {
 
   __device__ __forceinline__ Place() {
     int lane = threadIdx.x % 32;
-    group = threadIdx.x / (32 * GROUP_WARPS);
+    group = threadIdx.x / GROUP_THREADS;
     warp = threadIdx.x / 32 % GROUP_WARPS;
     row = 16 * warp + lane / 4;
     column = lane % 4 * 2;
   }
 
   __device__ __forceinline__ bool speaks_for_group() const {
-    return threadIdx.x % (32 * GROUP_WARPS) == 0;
+    return threadIdx.x % GROUP_THREADS == 0;
   }
 };
 
@@ -288,9 +289,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const int chunk = blockIdx.x / COLUMN_TILES, chunks = gridDim.x / COLUMN_TILES;
   room.make_barriers(GROUP_WARPS);
 
-  if (threadIdx.x >= 32 * GROUP_WARPS * GROUPS) {
+  if (threadIdx.x >= GROUP_THREADS * GROUPS) {
     leave_registers();
-    if (threadIdx.x == 32 * GROUP_WARPS * GROUPS) {
+    if (threadIdx.x == GROUP_THREADS * GROUPS) {
       expect(room.ready, BOXES * WEIGHT_BOX);
       for (int box = 0; box < BOXES; box++)
         fetch_box(room.weight + box * WEIGHT_BOX, up, 64 * box, first, room.ready);
@@ -377,9 +378,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const int chunk = blockIdx.x / COLUMN_TILES, chunks = gridDim.x / COLUMN_TILES;
   room.make_barriers(GROUPS * GROUP_WARPS);
 
-  if (threadIdx.x >= 32 * GROUP_WARPS * GROUPS) {
+  if (threadIdx.x >= GROUP_THREADS * GROUPS) {
     leave_registers();
-    if (threadIdx.x == 32 * GROUP_WARPS * GROUPS) {
+    if (threadIdx.x == GROUP_THREADS * GROUPS) {
       expect(room.ready, GROUPS * WEIGHT_BOX);
       for (int box = 0; box < GROUPS; box++)
         fetch_box(room.weight + box * WEIGHT_BOX, down, first + 64 * box, 0, room.ready);

@@ -38,8 +38,8 @@ def fits(x_RD: Tensor, weight: Tensor, *others: Tensor) -> bool:
 
 def up_and_gelu(x_RD: Tensor, up_FD: Tensor, bias_F: Tensor) -> tuple[Tensor, Tensor]:
     """GELU of the first product, and that product, both (R, F)."""
-    (num_rows, width), inner = x_RD.shape, len(up_FD)
-    act_RF, pre_RF = (x_RD.new_empty((num_rows, inner)) for _ in range(2))
+    inner, width = up_FD.shape
+    act_RF, pre_RF = (x_RD.new_empty((len(x_RD), inner)) for _ in range(2))
     num_tiles, chunks = _divide(x_RD, inner)
     _kernel("up_and_gelu", x_RD.device, x_RD.dtype, width, inner).launch(
         chunks * inner // _COLUMNS,
@@ -84,7 +84,7 @@ def _divide(x_RD: Tensor, inner: int) -> tuple[int, int]:
 def _kernel(name: str, device: torch.device, dtype: torch.dtype, width: int, inner: int) -> Kernel:
     boxes = width // _BOX
     if name == "up_and_gelu":
-        tile_boxes = 2 * _GROUPS * (boxes + 1)  # in flight, and on their way out
+        tile_boxes = 2 * _GROUPS * (boxes + 1)  # two stages of each group; what leaves it
     else:
         tile_boxes = 3 * (boxes + _GROUPS) + _GROUPS
     constants = {"HALF": dtype == torch.float16, "D": width, "F": inner}
