@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from importlib import resources
 
 import pytest
 import torch
@@ -27,10 +26,9 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def compile_for(architecture: str, file: str, **constants: int) -> bytes:
-    source = resources.files("mdtim").joinpath(file).read_text(encoding="utf-8")
     options = [f"--gpu-architecture={architecture}", "--std=c++17"]
     options += [f"-D{name}={value}" for name, value in constants.items()]
-    return cuda_compiler._compile(source, file, options)
+    return cuda_compiler._compile(file, options)
 
 
 @pytest.mark.usefixtures("compiler")
@@ -61,15 +59,18 @@ def test_a_source_that_does_not_compile_says_where() -> None:
         compile_for("sm_90a", "cuda_mlp.cu", HALF=0, D=256, F=1024, ROWS=1)
 
 
-def test_nothing_is_compiled_where_pytorch_has_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.version, "cuda", None)
+@pytest.mark.parametrize("version", [None, "11.8"])
+def test_nothing_is_compiled_where_pytorch_has_no_cuda_or_an_old_one(
+    version: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", version)
     cuda_compiler.has_compiler.cache_clear()
     assert not cuda_compiler.has_compiler()
     cuda_compiler.has_compiler.cache_clear()
 
 
 def test_a_missing_compiler_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.version, "cuda", "9.0")  # whose NVRTC nobody has
+    monkeypatch.setattr(torch.version, "cuda", "99.0")  # whose NVRTC nobody has
     cuda_compiler.has_compiler.cache_clear()
     cuda_compiler._compiler.cache_clear()
     assert not cuda_compiler.has_compiler()
@@ -91,6 +92,8 @@ def test_only_short_sequences_of_halves_on_a_hopper_gpu_are_for_the_attention(
     assert not fits(65, 192)
     assert not fits(48, 384), "heads of 32 channels"
     assert not fits(48, 192, torch.float32)
+    shifted = torch.zeros(1 + 48 * 2 * 192, dtype=torch.bfloat16)[1:].view(1, 48, 2, 192)
+    assert not cuda_attention.fits(shifted, 4, True), "copied in pieces of 16 bytes"
 
 
 @pytest.mark.gpu

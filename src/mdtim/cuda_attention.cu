@@ -18,8 +18,8 @@
 // columns 2t and 2t + 1 of rows g and g + 8, then the same rows of columns 2t + 8 and 2t + 9. Sums
 // have the same places, in two tiles of 16 x 8 floats.
 
-typedef unsigned int u32;
-typedef unsigned short u16;
+#include "cuda_halves.cuh"
+
 typedef long long i64;
 
 constexpr int WARPS = 4;
@@ -36,29 +36,6 @@ constexpr float SCALE = 0.25f;              // 1 / sqrt(16)
 constexpr float LOG2_SCALE = SCALE * 1.4426950408889634f;
 constexpr float NOTHING = -1e30f;  // no score: its exponential is 0
 constexpr u32 ONES = HALF ? 0x3C003C00u : 0x3F803F80u;
-
-__device__ __forceinline__ u32 pack(float low, float high) {
-  u32 both;
-#if HALF
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#else
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#endif
-  return both;
-}
-
-__device__ __forceinline__ float2 unpack(u32 both) {
-  float2 x;
-#if HALF
-  asm("{.reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;}"
-      : "=f"(x.x), "=f"(x.y)
-      : "r"(both));
-#else
-  x.x = __uint_as_float(both << 16);
-  x.y = __uint_as_float(both & 0xffff0000u);
-#endif
-  return x;
-}
 
 __device__ __forceinline__ float exp2_of(float x) {
   float y;
@@ -105,10 +82,6 @@ __device__ __forceinline__ u32 transposed(u32 block) {
   u32 y;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(block));
   return y;
-}
-
-__device__ __forceinline__ void store_word(u32 address, u32 word) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }
 
 // A tile of sums, as halves, to where this lane's first word of the tile lies.

@@ -24,16 +24,24 @@ MAX_LENGTH = 64
 _TILE = 16
 _HEADS = 8  # of a program: lines of 256 bytes
 _THREADS = 128
+_GROUPS = {1: 2, 2: 1, 3: 1, 4: 1}
+"""Groups of sequences in a program, for a number of tiles."""
+_PROGRAMS = {
+    "attend": {1: 8, 2: 7, 3: 5, 4: 4},
+    "attend_backward": {1: 6, 2: 4, 3: 3, 4: 3},
+}
+"""Programs that share a multiprocessor's registers; the fastest on an H200 of those that fit it."""
 
 
-def fits(qkv_BTVE: Tensor, num_heads: int, over_time: bool) -> bool:
-    """Whether the kernels take this tensor, where it lies."""
+def fits(qkv_BTVE: Tensor, num_heads: int, over_time: bool, *others: Tensor) -> bool:
+    """Whether the kernels take this tensor and what lies beside it, where they lie."""
     return (
         qkv_BTVE.is_cuda
         and qkv_BTVE.itemsize == 2
         and qkv_BTVE.shape[-1] == 3 * HEAD_WIDTH * num_heads
         and qkv_BTVE.shape[1 if over_time else 2] <= MAX_LENGTH
         and torch.cuda.get_device_capability(qkv_BTVE.device) == (9, 0)
+        and all(tensor.data_ptr() % 16 == 0 for tensor in (qkv_BTVE, *others))
         and has_compiler()
     )
 
@@ -90,15 +98,6 @@ def _launch(
         *others,
         *(num_sequences, length, stride, sequences),
     )
-
-
-_GROUPS = {1: 2, 2: 1, 3: 1, 4: 1}
-"""Groups of sequences in a program, for a number of tiles."""
-_PROGRAMS = {
-    "attend": {1: 8, 2: 7, 3: 5, 4: 4},
-    "attend_backward": {1: 6, 2: 4, 3: 3, 4: 3},
-}
-"""Programs that share a multiprocessor's registers; the fastest on an H200 of those that fit it."""
 
 
 @functools.cache

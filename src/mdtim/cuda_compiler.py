@@ -10,6 +10,7 @@ import ctypes
 import functools
 import importlib.util
 import logging
+import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -115,14 +116,14 @@ def compile_kernel(
     own_generation : the source has instructions that later generations of GPUs do not have
     """
     major, minor = torch.cuda.get_device_capability(device)
-    source = resources.files("mdtim").joinpath(file).read_text(encoding="utf-8")
     generation = f"{major}{minor}" + "a" * own_generation
     options = [f"--gpu-architecture=sm_{generation}", "--std=c++17"]
     options += [f"-D{constant}={value}" for constant, value in constants.items()]
-    binary = _compile(source, file, options)
+    binary = _compile(file, options)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     with torch.cuda.device(device):
-        torch.cuda.current_stream().synchronize()  # makes sure that the device has its context
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_stream().synchronize()  # this thread then has the device's context
         _call_driver("cuModuleLoadData", ctypes.byref(module), binary)
         _call_driver("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
         _call_driver("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED_BYTES, shared_bytes)
@@ -131,8 +132,8 @@ def compile_kernel(
 
 @functools.cache
 def has_compiler() -> bool:
-    """Whether kernels can be compiled here."""
-    if torch.version.cuda is None:
+    """Whether kernels can be compiled here; before CUDA 12 not for the GPUs that they are for."""
+    if torch.version.cuda is None or int(torch.version.cuda.split(".")[0]) < 12:
         return False
     try:
         _compiler(), _driver()
@@ -145,7 +146,8 @@ def has_compiler() -> bool:
 @functools.cache
 def _compiler() -> ctypes.CDLL:
     """NVRTC of the CUDA version that PyTorch was built with."""
-    name = f"libnvrtc.so.{str(torch.version.cuda).split('.')[0]}"
+    assert torch.version.cuda is not None
+    name = f"libnvrtc.so.{torch.version.cuda.split('.')[0]}"
     # PyTorch's wheels have it in a package of its own; elsewhere the system knows where it is.
     spec = importlib.util.find_spec("nvidia")
     folders = spec.submodule_search_locations if spec else None
@@ -171,9 +173,15 @@ def _call_driver(function: str, *arguments: object) -> None:
         raise RuntimeError(f"{function}: {(text.value or b'unknown error').decode()}")
 
 
-def _compile(source: str, file: str, options: list[str]) -> bytes:
-    """Machine code of a source."""
-    compiler = _compiler()
+def _read(file: str) -> bytes:
+    return resources.files("mdtim").joinpath(file).read_bytes()
+
+
+def _compile(file: str, options: list[str]) -> bytes:
+    """Machine code of a source file of this package, which may include others of it."""
+    compiler, source = _compiler(), _read(file)
+    included = re.findall(rb'^#include "(.+)"', source, re.MULTILINE)
+    texts = [_read(name.decode()) for name in included]
 
     def call(function: str, *arguments: object) -> None:
         status = getattr(compiler, function)(*arguments)
@@ -191,13 +199,18 @@ def _compile(source: str, file: str, options: list[str]) -> bytes:
     program = ctypes.c_void_p()
     call(
         "nvrtcCreateProgram",
-        *(ctypes.byref(program), source.encode(), file.encode(), 0, None, None),
+        *(ctypes.byref(program), source, file.encode()),
+        *(len(included), _strings(texts), _strings(included)),
     )
     try:
-        words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        words = _strings([option.encode() for option in options])
         if compiler.nvrtcCompileProgram(program, len(options), words):
             log = read("ProgramLog").rstrip(b"\0").decode()
             raise RuntimeError(f"{file} with {' '.join(options)} does not compile:\n{log}")
         return read("CUBIN")
     finally:
         call("nvrtcDestroyProgram", ctypes.byref(program))
+
+
+def _strings(texts: list[bytes]) -> ctypes.Array[ctypes.c_char_p]:
+    return (ctypes.c_char_p * len(texts))(*texts)

@@ -2,8 +2,8 @@
 //
 // mdtim/cuda_mlp.py compiles and launches this. A program keeps some columns of a weight in shared
 // memory and takes every so many tiles of rows: one warp fetches tiles ahead, and two groups of
-// four warps work on them, so that products of the one run beside the GELU of the other. Tiles come and go by the copy engine, which reads zeros and writes nothing beyond the
-// last row.
+// four warps work on them, so that products of the one run beside the GELU of the other. Tiles come
+// and go by the copy engine, which reads zeros and writes nothing beyond the last row.
 //
 // Compile-time constants:
 //   HALF    1 for float16, 0 for bfloat16
@@ -13,15 +13,15 @@
 // In shared memory everything lies in boxes: rows of 64 halves (128 bytes), of which the 16-byte
 // pieces are permuted by the row's last three bits, as the copy engine and the tensor cores agree.
 
-typedef unsigned int u32;
-typedef unsigned short u16;
+#include "cuda_halves.cuh"
+
 typedef unsigned long long u64;
 
 constexpr int BOXES = D / 64;
-constexpr int ROWS = 64;  // of a tile
+constexpr int ROWS = 64;              // of a tile
 constexpr int TILE_BOX = ROWS * 128;  // bytes
-constexpr int COLUMNS = 128;  // of a program
-constexpr int GROUPS = 2;  // of warps that compute
+constexpr int COLUMNS = 128;          // of a program
+constexpr int GROUPS = 2;             // of warps that compute
 constexpr int GROUP_WARPS = 4;
 constexpr int GROUP_THREADS = 32 * GROUP_WARPS;
 constexpr int THREADS = GROUP_THREADS * (GROUPS + 1);  // with a group that fetches
@@ -30,29 +30,6 @@ constexpr int COLUMN_TILES = F / COLUMNS;
 struct alignas(64) Map {  // of a tensor, for the copy engine
   char bytes[128];
 };
-
-__device__ __forceinline__ u32 pack(float low, float high) {
-  u32 both;
-#if HALF
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#else
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#endif
-  return both;
-}
-
-__device__ __forceinline__ float2 unpack(u32 both) {
-  float2 x;
-#if HALF
-  asm("{.reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;}"
-      : "=f"(x.x), "=f"(x.y)
-      : "r"(both));
-#else
-  x.x = __uint_as_float(both << 16);
-  x.y = __uint_as_float(both & 0xffff0000u);
-#endif
-  return x;
-}
 
 // Barriers in shared memory, whose phases take turns.
 
@@ -73,7 +50,8 @@ __device__ __forceinline__ void await(u32 barrier, u32 phase) {
   u32 done;
   do {
     asm volatile(
-        "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+        "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;"
+        "selp.u32 %0, 1, 0, p;}"
         : "=r"(done)
         : "r"(barrier), "r"(phase)
         : "memory");
@@ -95,18 +73,20 @@ __device__ __forceinline__ void give_turn_to(int group) {
   asm volatile("bar.arrive %0, 256;" ::"r"(GROUPS + 1 + group) : "memory");
 }
 
-__device__ __forceinline__ void fetch_box(u32 to, const Map &map, int column, int row, u32 barrier) {
+__device__ __forceinline__ void fetch_box(u32 to, const Map &map, int column, int row,
+                                          u32 barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-          to),
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
       "l"(&map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
 
 __device__ __forceinline__ void write_box(const Map &map, int column, int row, u32 from) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),
-               "r"(column), "r"(row), "r"(from)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),
+      "r"(column), "r"(row), "r"(from)
+      : "memory");
 }
 
 __device__ __forceinline__ void end_writes() {
@@ -167,7 +147,8 @@ __device__ __forceinline__ void multiply(float (&s)[32], u64 a, u64 b, int adds)
       "{.reg .pred p; setp.ne.b32 p, %34, 0;"
       "wgmma.mma_async.sync.aligned.m64n64k16." TYPES
       " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, p, 1, 1, %35, %36;}"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+      "%32, %33, p, 1, 1, %35, %36;}"
       : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3]), "+f"(s[4]), "+f"(s[5]), "+f"(s[6]),
         "+f"(s[7]), "+f"(s[8]), "+f"(s[9]), "+f"(s[10]), "+f"(s[11]), "+f"(s[12]), "+f"(s[13]),
         "+f"(s[14]), "+f"(s[15]), "+f"(s[16]), "+f"(s[17]), "+f"(s[18]), "+f"(s[19]), "+f"(s[20]),
@@ -185,7 +166,8 @@ __device__ __forceinline__ void multiply_wide(float (&s)[64], u64 a, u64 b, int 
       " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
       "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
       "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, p, 1, 1, %67, %68;}"
+      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+      "%64, %65, p, 1, 1, %67, %68;}"
       : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3]), "+f"(s[4]), "+f"(s[5]), "+f"(s[6]),
         "+f"(s[7]), "+f"(s[8]), "+f"(s[9]), "+f"(s[10]), "+f"(s[11]), "+f"(s[12]), "+f"(s[13]),
         "+f"(s[14]), "+f"(s[15]), "+f"(s[16]), "+f"(s[17]), "+f"(s[18]), "+f"(s[19]), "+f"(s[20]),
@@ -223,10 +205,6 @@ __device__ __forceinline__ u32 load_word(u32 address) {
   u32 word;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
   return word;
-}
-
-__device__ __forceinline__ void store_word(u32 address, u32 word) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }
 
 // Shared memory of a program: the weight, then the tiles in flight, then what is on its way out.
@@ -361,10 +339,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   if (place.speaks_for_group()) await_writes();
 }
 
-// dpre = (dz down) GELU'(pre), and sums over rows: ddown' = GELU(pre)' dz and the bias's, of dpre. A
-// program leaves its sums as float32 parts (chunks, F, D) and (chunks * 4, F), added later in a
-// fixed order. Each group takes 64 of the program's columns in every tile. There
-// are no more chunks than tiles.
+// dpre = (dz down) GELU'(pre), and sums over rows: ddown' = GELU(pre)' dz, and the bias's, of dpre.
+// A program leaves its sums as float32 parts (chunks, F, D) and (chunks * 4, F), added later in a
+// fixed order. Each group takes 64 of the program's columns in every tile. There are no more chunks
+// than tiles.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     back_to_gelu(const __grid_constant__ Map dz, const __grid_constant__ Map down,
                  const __grid_constant__ Map pre, const __grid_constant__ Map dpre, float *weight,
@@ -501,8 +479,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   for (int i = 0; i < 16; i++) {
     float total = bias_sums[i];
     for (int lanes = 4; lanes < 32; lanes *= 2) total += __shfl_xor_sync(~0u, total, lanes);
-    if (threadIdx.x % 32 < 4)
-      bias[((u64)chunk * GROUP_WARPS + place.warp) * F + column + i / 2 * 8 + place.column + i % 2] =
-          total;
+    float *to = bias + ((u64)chunk * GROUP_WARPS + place.warp) * F + column;
+    if (threadIdx.x % 32 < 4) to[i / 2 * 8 + place.column + i % 2] = total;
   }
 }

@@ -1,7 +1,8 @@
-"""The Triton operator behind :func:`mdtim.kernels.axis_attention`, and its derivative.
+"""The operator behind :func:`mdtim.kernels.axis_attention` on a GPU, and its derivative.
 
-One program holds a whole sequence, or several packed into one tile, and reads q, k and v where
-they lie: no transpose, no copy, and nothing kept for the backward pass but the input and the
+Where :mod:`mdtim.cuda_attention` has faster kernels it takes those, and otherwise those below, in
+Triton. One program holds a whole sequence, or several packed into one tile, and reads q, k and v
+where they lie: no transpose, no copy, and nothing kept for the backward pass but the input and the
 table of rotations. The callers check the input: nothing here does. Where Triton is missing the
 module still loads, and its operators cannot run.
 
@@ -95,7 +96,7 @@ def attend_backward(
     over_time: bool,
 ) -> Tensor:
     """Run a backward kernel on contiguous inputs; it fills `out_BTVD` once more if given."""
-    if cuda_attention.fits(qkv_BTVE, num_heads, over_time):
+    if cuda_attention.fits(qkv_BTVE, num_heads, over_time, grad_BTVD):
         return cuda_attention.attend_backward(
             grad_BTVD, qkv_BTVE, table_Ld, out_BTVD, num_heads, over_time
         )
