@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import threading
@@ -52,7 +53,9 @@ def running(settings: ServiceSettings) -> Iterator[httpx.Client]:
     finally:
         server.should_exit = True
         thread.join(60)
-        assert not thread.is_alive(), "the server did not end"
+        if thread.is_alive():
+            faulthandler.dump_traceback()  # tells what it waits for
+            raise AssertionError("the server did not end")
 
 
 def wait_until(is_so: Callable[[], Any], seconds: float = 60.0) -> None:

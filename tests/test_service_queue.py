@@ -371,3 +371,29 @@ def test_a_worker_that_leaves_a_process_behind_is_stopped(monkeypatch: pytest.Mo
         return seconds
 
     assert asyncio.run(asyncio.wait_for(stop(), 60)) < 4
+
+
+def test_a_process_whose_end_is_never_told_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(process, "END_SECONDS", 0.2)
+
+    class Endless:
+        """Killed, but asyncio never learns of it."""
+
+        pid, returncode = 4711, None
+        kills = 0
+
+        def kill(self) -> None:
+            self.kills += 1
+
+        async def wait(self) -> None:
+            await asyncio.sleep(60)
+
+    worker = WorkerProcess((sys.executable,), "fill", Limits(), 1)
+    endless: Any = Endless()
+    worker._process = endless
+    asyncio.run(asyncio.wait_for(worker.stop(), 10))
+    assert endless.kills == 1
+    assert worker.pid is None, "the next task starts another one"
+    assert "4711" in caplog.text

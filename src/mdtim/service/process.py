@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Literal
 from mdtim.service.protocol import MESSAGE, Done, Failed, Progress, Ready, Task
 from mdtim.service.settings import Limits
 
+logger = logging.getLogger("mdtim.service")
 Listener = Callable[[Progress], None]
 START_SECONDS = 120.0
 END_SECONDS = 5.0
@@ -90,15 +92,21 @@ class WorkerProcess:
     async def stop(self) -> None:
         """Kill the process, whatever it does."""
         self.kill()
-        if self._process is None:
+        process = self._process
+        if process is None:
             return
         try:
             async with asyncio.timeout(END_SECONDS):
-                await self._process.wait()
+                await process.wait()
         except TimeoutError:
             # asyncio waits for the pipes too, and what the process left behind may hold them.
-            while self._process.returncode is None:
-                await asyncio.sleep(0.1)
+            try:
+                async with asyncio.timeout(END_SECONDS):
+                    while process.returncode is None:
+                        await asyncio.sleep(0.1)
+            except TimeoutError:
+                logger.error("the end of killed process %d was never told", process.pid)
+                self._process = None  # a service must end, and the next task start another one
 
     def kill(self) -> None:
         """Kill the process without waiting: a task in progress gets its answer."""
@@ -111,11 +119,12 @@ class WorkerProcess:
         self._process.stdin.write(task.model_dump_json().encode() + b"\n")
 
     async def _receive(self, listen: Listener | None) -> Ready | Done | Failed:
-        assert self._process is not None
-        assert self._process.stdout is not None
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
         while True:
             try:
-                if not (line := await self._process.stdout.readline()):
+                if not (line := await process.stdout.readline()):
                     break
                 message = MESSAGE.validate_json(line)
             except ValueError:  # a line beyond the limit, no message of ours, or one cut short
@@ -129,15 +138,17 @@ class WorkerProcess:
             # Its output has ended, so will it. A signal to a process that has just ended would
             # take its exit code away from under asyncio.
             async with asyncio.timeout(END_SECONDS):
-                await self._process.wait()
+                await process.wait()
         except TimeoutError:
             await self.stop()
-        return Failed(reason="crash", sentence=_how_it_ended(self._process.returncode))
+        return Failed(reason="crash", sentence=_how_it_ended(process.returncode))
 
 
 def _how_it_ended(code: int | None) -> str:
-    assert code is not None
-    cause = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+    if code is None:
+        cause = "killed"
+    else:
+        cause = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
     hint = ", perhaps for want of memory" if cause == "signal SIGKILL" else ""
     return (
         f"the process that worked on this table ended unexpectedly ({cause}{hint}); "
