@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import faulthandler
+import asyncio
+import io
 import os
 import sys
 import threading
@@ -43,7 +44,13 @@ def running(settings: ServiceSettings) -> Iterator[httpx.Client]:
     server = uvicorn.Server(
         uvicorn.Config(create_app(settings), port=0, log_level="warning", **times)
     )
-    thread = threading.Thread(target=server.run, daemon=True)
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        loops.append(asyncio.get_running_loop())
+        await server.serve()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
     try:
         wait_until(lambda: server.started)
@@ -54,8 +61,10 @@ def running(settings: ServiceSettings) -> Iterator[httpx.Client]:
         server.should_exit = True
         thread.join(60)
         if thread.is_alive():
-            faulthandler.dump_traceback()  # tells what it waits for
-            raise AssertionError("the server did not end")
+            waits = io.StringIO()
+            for task in asyncio.all_tasks(loops[0]):
+                task.print_stack(file=waits)
+            raise AssertionError(f"the server did not end; it waits for\n{waits.getvalue()}")
 
 
 def wait_until(is_so: Callable[[], Any], seconds: float = 60.0) -> None:
