@@ -1,5 +1,6 @@
 import gzip
 import math
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 
@@ -313,7 +314,10 @@ def test_an_empty_line_of_a_single_column_is_a_missing_cell(
 ) -> None:
     path = tmp_path / "one.csv"
     path.write_bytes((line.join(["level", "1.5", "", "", "3", '""', "4"]) + end).encode())
-    assert read_frame(path)["level"].tolist() == pytest.approx(
+    told = pytest.warns(TableWarning, match="2 empty lines") if end == "\n\n\n" else nullcontext()
+    with told:
+        frame = read_frame(path)
+    assert frame["level"].tolist() == pytest.approx(
         [1.5, np.nan, np.nan, 3.0, np.nan, 4.0], nan_ok=True
     )
     path.write_text("a,b\n1,2\n\n3,4\n\n")  # of several columns it is nothing

@@ -15,6 +15,7 @@ from sklearn.exceptions import NotFittedError
 
 from conftest import tiny_config
 from mdtim import ImputationWarning, MDTIMImputer
+from mdtim.columns import clear_placeholders
 from mdtim.evaluation import evaluate
 
 pytestmark = pytest.mark.filterwarnings("ignore:on held-out cells")
@@ -245,3 +246,9 @@ def test_fits_in_threads_are_those_of_one_after_the_other(gappy: np.ndarray) -> 
     for number, values in enumerate(together):
         np.testing.assert_array_equal(values, alone[number % 2])
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_only_the_number_itself_stands_for_missing() -> None:
+    column = np.array([9999999.0, 9999991.0, 9999998.0, 10000004.0, -99.9, np.float32(-99.9)])
+    clear_placeholders(column, [9999999, -99.9])
+    assert np.isnan(column).tolist() == [True, False, False, False, True, True]

@@ -269,5 +269,47 @@ def test_each_column_keeps_its_own_decimal_sign(tmp_path: Path) -> None:
 
 def test_numbers_that_may_be_read_in_two_ways_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("price\tvolume\n153.477\t2,085\n153.232\t2,248\n")
-    with pytest.warns(TableWarning, match="the comma is taken for the decimal sign"):
+    with (
+        pytest.warns(TableWarning, match="'153.477' in column 'price' are read as thousands"),
+        pytest.warns(TableWarning, match="'2,085' in column 'volume' are read with a decimal sign"),
+    ):
         assert read_frame(tmp_path / "a.tsv")["volume"].tolist() == [2.085, 2.248]
+
+
+def test_three_decimals_beside_a_comma_of_another_column_are_told_or_kept(tmp_path: Path) -> None:
+    path = tmp_path / "table.tsv"
+    path.write_text("time\tchannel\ta\n0\t1,2\t22.847\n1\t1,2\t22.992\n2\t1,2\t\n")
+    with pytest.warns(TableWarning, match=r"'22.847' in column 'a' are read as thousands.*22,847"):
+        read_frame(path)
+    # Nothing below 1 is grouped.
+    path.write_text("time\tchannel\ta\n0\t1,2\t0.847\n1\t1,2\t22.992\n2\t1,2\t\n")
+    frame, style = read_styled(path)
+    assert frame["a"].tolist()[:2] == [0.847, 22.992]
+    frame["a"] = [0.847, 22.992, 1.5]
+    write_frame(frame, path, style)
+    assert path.read_text().splitlines()[1:] == ["0\t1,2\t0.847", "1\t1,2\t22.992", "2\t1,2\t1.5"]
+
+
+def test_all_numbers_with_three_digits_behind_a_comma_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "table.tsv"
+    path.write_text("time\ta\n0\t20,345\n1\t21,870\n2\t\n")
+    with pytest.warns(TableWarning, match="'20,345' in column 'a' are read with a decimal sign"):
+        assert read_frame(path)["a"].tolist()[:2] == [20.345, 21.87]
+    path.write_text("time\ta\tb\n0\t20,345\t1,5\n1\t21,870\t2,25\n2\t\t\n")
+    assert read_frame(path)["a"].tolist()[:2] == [20.345, 21.87]  # b says what a comma means
+
+
+def test_a_line_end_inside_a_cell_is_not_that_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(b'time,note,a\n0,"one\r\ntwo",1.5\n1,x,\n')
+    frame, style = read_styled(path)
+    frame["a"] = [1.5, 2.5]
+    write_frame(frame, path, style)
+    assert path.read_bytes() == b'time,note,a\n0,"one\r\ntwo",1.5\n1,x,2.5\n'
+
+
+def test_empty_lines_at_the_end_of_one_column_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text("v\n1\n\n3\n\n\n")
+    with pytest.warns(TableWarning, match=r"one.csv ends with 2 empty lines.* write NA"):
+        assert len(read_frame(path)) == 3

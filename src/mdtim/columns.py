@@ -186,14 +186,20 @@ def clear_infinite(
 
 
 def clear_placeholders(values: FloatArray, placeholders: Iterable[float]) -> None:
-    """Turn numbers that stand for missing into NaN, in place; single precision counts as equal."""
+    """Turn numbers that stand for missing into NaN, in place.
+
+    What single precision makes of a number counts as equal, but nothing that is only near it.
+    """
     for placeholder in placeholders:
         if not np.isfinite(placeholder):
             raise ValueError(
                 f"missing_values has {placeholder}; NaN is missing anyway, and infinite cells are "
                 "with inf_as_missing"
             )
-        values[np.abs(values - placeholder) <= 1e-6 * abs(placeholder)] = np.nan
+        single = float(np.float32(placeholder))
+        # Whole numbers are exact in either precision, or too large for the other.
+        is_whole = float(placeholder).is_integer()
+        values[(values == placeholder) | ((values == single) & (not is_whole))] = np.nan
 
 
 def notes_on_placeholders(values: FloatArray, names: Sequence[str]) -> tuple[str, ...]:

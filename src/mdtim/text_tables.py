@@ -68,11 +68,13 @@ def parse_text(
     has_decimal_commas : whether other text of the same making has them
     """
     raw, encoding = _as_utf8(raw, path)
-    line_end = next((end for end in (b"\r\n", b"\n", b"\r") if end in raw), b"\n")
-    if line_end == b"\r":
+    is_mac = b"\r" in raw and b"\n" not in raw
+    if is_mac:
         raw = raw.replace(b"\r", b"\n")
     above, below = _split_above(raw)
     line, body = _header(below)
+    # The header's, as quoted cells may hold others.
+    line_end = "\r" if is_mac else "\r\n" if line.endswith("\r") else "\n"
     line = line.rstrip("\r")
     if not line.strip():
         raise ValueError(f"{path} is empty; expected a table with a header")
@@ -91,14 +93,14 @@ def parse_text(
             typed[name] = columns[name].to_pandas()  # a separator at the end makes no column
     frame = pd.DataFrame(typed)
     numeric = {name: columns[name] for name in names if frame[name].dtype.kind in "iuf"}
-    # A comma that separates cells is in no number, and a dot there is a decimal sign.
-    signs = "" if separator == "," else {"": ".,", ".": ",", ",": "."}[grouping]
-    _note_doubts(header, numeric, signs, path)
+    _note_header(header, path)
+    if separator != ",":  # one that separates cells is in no number, and a dot a decimal sign
+        _note_doubts(numeric, grouping)
     style = TextStyle(
         separator,
         decimal,
         encoding,
-        line_end.decode(),
+        line_end,
         above.decode("utf-8"),
         grouping=grouping,
         names={name: said for name, said in zip(names, header, strict=True) if name != said},
@@ -107,16 +109,8 @@ def parse_text(
     return frame, style
 
 
-def _note_doubts(
-    header: list[str], numeric: Mapping[str, pa.ChunkedArray], signs: str, path: Path
-) -> None:
-    """Warn of what can be read in two ways.
-
-    Parameters
-    ----------
-    numeric : columns in which a sign before three digits may group thousands
-    signs : those that were read as decimal signs
-    """
+def _note_header(header: list[str], path: Path) -> None:
+    """Warn of a first line that may be data."""
     if _looks_like_data([name.strip() for name in header if name.strip()]):
         warnings.warn(
             f"the first line of {path.name} is taken for names of columns, but looks like data "
@@ -124,15 +118,48 @@ def _note_doubts(
             TableWarning,
             stacklevel=2,
         )
-    for name, column in numeric.items():
-        cell = next(filter(None, (_grouped_or_decimal(column, sign) for sign in signs)), None)
-        if cell is not None:
-            warnings.warn(
-                f"numbers such as {cell!r} in column {name!r} are read with a decimal sign; if it "
-                "groups thousands, remove it",
-                TableWarning,
-                stacklevel=2,
-            )
+
+
+def _note_doubts(numeric: Mapping[str, pa.ChunkedArray], grouping: str) -> None:
+    """Warn of numbers that can be read in two ways, a thousand times apart.
+
+    Parameters
+    ----------
+    numeric : columns of numbers as text
+    grouping : sign that was taken to group digits
+    """
+    known = {name: pc.drop_null(_without_missing(column)) for name, column in numeric.items()}
+    grouped = {name for name, cells in known.items() if grouping and _groups(cells, grouping)}
+    sure = {  # decimal signs that some column can only mean so
+        sign
+        for sign in ".,"
+        for name, cells in known.items()
+        if name not in grouped and _is_of(cells, rf"^[+-]?\d*(\{sign}\d+)?$", sign)
+        if not _is_of(cells, rf"^[+-]?([1-9]\d{{0,2}}\{sign}\d{{3}}|\d+)$", sign)
+    }
+    for name, cells in known.items():
+        if name in grouped:
+            # A cell such as 1,2 may be none of decimal commas, but no dot is without reason.
+            if grouping == "." and not _shows_groups(cells, grouping):
+                said = "are read as thousands, as other numbers have decimal commas; if not, write "
+                _warn_of_size(name, cells, grouping, said + "{other}")
+            continue
+        for sign in ".,":
+            cell = _grouped_or_decimal(cells, sign, sure)
+            if cell is not None:
+                said = "are read with a decimal sign; if it groups thousands, remove it"
+                _warn_of_size(name, cells, sign, said)
+                break
+
+
+_OTHER = {".": ",", ",": "."}
+
+
+def _warn_of_size(name: str, cells: Any, sign: str, said: str) -> None:
+    cell = cells.filter(pc.match_substring(cells, sign))[0].as_py()
+    said = said.format(other=cell.replace(sign, _OTHER[sign]))
+    message = f"numbers such as {cell!r} in column {name!r} {said}"
+    warnings.warn(message, TableWarning, stacklevel=4)
 
 
 def _looks_like_data(names: list[str]) -> bool:
@@ -143,25 +170,40 @@ def _looks_like_data(names: list[str]) -> bool:
     return names != counted
 
 
-def _grouped_or_decimal(column: pa.ChunkedArray, sign: str) -> str | None:
+def _grouped_or_decimal(cells: Any, sign: str, sure: Collection[str]) -> str | None:
     """A number that may be a thousand times larger, where the rest of the column rather says so.
 
-    All with the sign have three digits behind it, and those without are of another size.
+    All with the sign have three digits behind it, and those without are of another size. Where
+    there are none without, another column may show that the sign is a decimal one.
     """
-    cells = pc.drop_null(_without_missing(column))
     is_plain = pc.match_substring_regex(cells, r"^[+-]?\d{1,3}$")
     is_signed = pc.match_substring_regex(cells, rf"^[+-]?[1-9]\d{{0,2}}(\{sign}\d{{3}})+$")
     if not pc.all(pc.or_(is_plain, is_signed)).as_py():
         return None
     plain, signed = cells.filter(is_plain), cells.filter(is_signed)
-    if not len(plain) or not len(signed):
+    if not len(signed) or (not len(plain) and sign in sure):
         return None
-    thousands = pc.cast(pc.replace_substring(signed, sign, ""), pa.float64()).to_numpy()
-    hundreds = np.abs(pc.cast(plain, pa.float64()).to_numpy())
-    if np.median(hundreds) < 10 * np.median(np.abs(thousands)) / 1_000:
-        return None
+    if len(plain):
+        thousands = pc.cast(pc.replace_substring(signed, sign, ""), pa.float64()).to_numpy()
+        hundreds = np.abs(pc.cast(plain, pa.float64()).to_numpy())
+        if np.median(hundreds) < 10 * np.median(np.abs(thousands)) / 1_000:
+            return None
     found: str = signed[0].as_py()
     return found
+
+
+def _groups(cells: Any, sign: str) -> bool:
+    """Whether all cells with a sign may have it between groups of three digits."""
+    signed = cells.filter(pc.match_substring(cells, sign))
+    form = rf"^[+-]?[1-9]\d{{0,2}}(\{sign}\d{{3}})+(\{_OTHER[sign]}\d+)?$"
+    return bool(len(signed)) and bool(pc.all(pc.match_substring_regex(signed, form)).as_py())
+
+
+def _shows_groups(cells: Any, sign: str) -> bool:
+    """Whether a column's own cells leave no doubt that a sign groups their digits."""
+    other = _OTHER[sign]
+    form = rf"\{sign}\d{{3}}[\{sign}\{other}]|^[+-]?\d{{1,3}}(\{other}\d+)?$"
+    return bool(pc.any(pc.match_substring_regex(cells, form)).as_py())
 
 
 def _read_cells(body: bytes, names: list[str], separator: str, path: Path) -> list[pa.ChunkedArray]:
@@ -169,7 +211,16 @@ def _read_cells(body: bytes, names: list[str], separator: str, path: Path) -> li
     # Where there is one column, an empty line is a missing cell; at the end it is only an end.
     is_single = len(names) == 1
     if is_single:
-        body = body.rstrip(b"\r\n") + b"\n" if body.strip(b"\r\n") else b""
+        stripped = body.rstrip(b"\r\n") + b"\n" if body.strip(b"\r\n") else b""
+        num_empty = body.count(b"\n") - stripped.count(b"\n")
+        if stripped and num_empty > 0:
+            warnings.warn(
+                f"{path.name} ends with {num_empty} empty line{'s' * (num_empty > 1)}, which are "
+                "left out; write NA where a value is missing",
+                TableWarning,
+                stacklevel=3,
+            )
+        body = stripped
     if not body.strip(b"\r\n"):
         return [pa.chunked_array([], pa.string()) for _ in names]
     table = pa.csv.read_csv(
@@ -244,7 +295,8 @@ def write_text(frame: pd.DataFrame, file: Any, style: TextStyle) -> None:
 def _as_written(column: pd.Series[Any], cells: pa.ChunkedArray, style: TextStyle) -> Any:
     """(R,) the text of each cell that has not changed, the number of each that has."""
     before = _typed(cells, style.separator, style.grouping).reset_index(drop=True)
-    has_dots = _is_of(cells, _DOT_NUMBER, ".") and not _is_of(cells, _DOT_GROUPS, ".")
+    groups = style.grouping == "." and _groups(pc.drop_null(_without_missing(cells)), ".")
+    has_dots = _is_of(cells, _DOT_NUMBER, ".") and not groups
     decimal = "." if has_dots else style.decimal  # a column may have its own
     after = column.reset_index(drop=True)
     if after.dtype.kind not in "iuf":
@@ -362,13 +414,6 @@ def _grouping(columns: Collection[pa.ChunkedArray], *, has_decimal_commas: bool)
     dots = [column for column in columns if _is_of(column, _DOT_NUMBER, ".")]
     if commas and any(not _is_of(column, _DOT_GROUPS, ".") for column in dots):
         return ","
-    if commas and dots:
-        warnings.warn(
-            "all numbers with a comma or a dot have three digits behind it: the comma is taken for "
-            "the decimal sign and the dot to group thousands; write numbers without the latter",
-            TableWarning,
-            stacklevel=3,
-        )
     return "." if commas else ""
 
 
@@ -399,12 +444,8 @@ def _typed(column: pa.ChunkedArray, separator: str, grouping: str) -> Any:
     grouping : sign that may stand between groups of three digits
     """
     numbers = _without_missing(column)
-    if grouping:
-        decimal = "," if grouping == "." else "."
-        signed = pc.drop_null(pc.if_else(pc.match_substring(numbers, grouping), numbers, None))
-        form = rf"^[+-]?\d{{1,3}}(\{grouping}\d{{3}})+(\{decimal}\d+)?$"
-        if pc.all(pc.match_substring_regex(signed, form)).as_py():
-            numbers = pc.replace_substring(numbers, grouping, "")
+    if grouping and _groups(pc.drop_null(numbers), grouping):
+        numbers = pc.replace_substring(numbers, grouping, "")
     if separator != ",":
         numbers = pc.replace_substring_regex(
             numbers, r"^([+-]?\d*),(\d+([eE][+-]?\d+)?)$", r"\1.\2"
