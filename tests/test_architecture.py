@@ -25,6 +25,7 @@ TIERS = [
             "timeline",
             "table",
             "files",
+            "digits",
             "text_tables",
             "labels",
             "inspection",

@@ -149,3 +149,13 @@ def test_a_killed_run_is_finished_by_the_next(case: Case, source: Path, tmp_path
     assert said["filled_parts"] == 4 - len(done)
     assert not any((target / "_mdtim" / "partial").iterdir())
     same(read_parts(target), case.expected)
+
+
+def test_parts_that_the_source_has_no_more_are_named(
+    case: Case, source: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    assert not any("earlier run" in note for note in fill(source, target, case).notes)
+    (source / "part-1.parquet").unlink()
+    (note,) = [note for note in fill(source, target, case).notes if "earlier run" in note]
+    assert "still holds part-1.parquet of an earlier run" in note

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mdtim import TableWarning
 from mdtim.atomic import atomic_path
-from mdtim.files import parquet_schema, read_frame, read_styled, unpack, write_frame
+from mdtim.files import parquet_source, read_frame, read_styled, unpack, write_frame
 
 TEXT_SUFFIXES = [".csv", ".tsv", ".txt", ".csv.gz", ".csv.bz2", ".csv.xz", ".csv.zst", ".CSV"]
 
@@ -340,13 +340,43 @@ def test_columns_of_a_parquet_file_keep_their_types_and_notes(tmp_path: Path) ->
     pq.write_table(pa.table(arrays, schema=schema), tmp_path / "a.parquet")
     frame = read_frame(tmp_path / "a.parquet")
     frame["x"] = frame["x"].fillna(2.5)
-    known = parquet_schema(tmp_path / "a.parquet")
-    write_frame(frame.assign(new=0.1), tmp_path / "b.parquet", schema=known)
+    known = parquet_source(tmp_path / "a.parquet")
+    write_frame(frame.assign(new=0.1), tmp_path / "b.parquet", source=known)
     written = pq.read_schema(tmp_path / "b.parquet")
     assert written.types[:5] == schema.types
     assert written.names == [*schema.names, "new"]
     assert written.metadata[b"source"] == b"plant 7"
     assert written.field("n").metadata[b"unit"] == b"pieces"
-    assert parquet_schema(tmp_path / "a.csv") is None
-    write_frame(frame.assign(n=0.5), tmp_path / "c.parquet", schema=known)
+    assert parquet_source(tmp_path / "a.csv") is None
+    write_frame(frame.assign(n=0.5), tmp_path / "c.parquet", source=known)
     assert pq.read_schema(tmp_path / "c.parquet").field("n").type == pa.float64()
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([[2**60 + 1, None], None], pa.list_(pa.int64())),
+        pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
+        pa.array([[("k", "v")], None], pa.map_(pa.string(), pa.string())),
+        pa.array([{"a": 2**60 + 1, "b": None}, None]),
+    ],
+)
+def test_nested_columns_of_a_parquet_file_come_back_as_they_were(
+    tmp_path: Path, column: pa.Array
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": [1.5, None], "nested": column, "y": ["a", "b"]}), path)
+    frame, source = read_frame(path), parquet_source(path)
+    write_frame(frame.assign(x=[1.5, 2.5]), tmp_path / "b.parquet", source=source)
+    written = pq.read_table(tmp_path / "b.parquet")
+    assert written.column_names == ["x", "nested", "y"]
+    assert written.column("nested").type == column.type
+    assert written.column("nested").to_pylist() == column.to_pylist()
+    assert written.column("x").to_pylist() == [1.5, 2.5]
+    longer = pd.concat([frame, frame], ignore_index=True)  # as with rows that a table skips
+    other = parquet_source(path, adds_rows=True)
+    if pa.types.is_map(column.type) and column.type.item_type == pa.int64():
+        with pytest.raises(ValueError, match="cannot be written to Parquet with other rows"):
+            write_frame(longer, tmp_path / "c.parquet", source=other)
+    else:
+        write_frame(longer, tmp_path / "c.parquet", source=other)

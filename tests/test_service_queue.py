@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -161,7 +162,8 @@ def test_the_time_left_follows_the_pace_of_the_present_stage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr("mdtim.service.jobs.time.monotonic", lambda: clock[0])
+    # The module's own clock: servers of other tests sleep by the real one.
+    monkeypatch.setattr("mdtim.service.jobs.time", SimpleNamespace(monotonic=lambda: clock[0]))
     job = Job(JobRecord.new(Path("x" * 22, "input.csv"), FillChoices()), keep_seconds=1)
     job.record.state = "running"
     for clock[0], since, share, left in (

@@ -132,12 +132,13 @@ def impute(
     """Fill the gaps of a table."""
     levels = quantile_levels(quantiles)
     with user_messages() as said:
-        from mdtim.files import parquet_schema, read_styled, table_suffixes, write_frame
+        from mdtim.files import parquet_source, read_styled, table_suffixes, write_frame
 
         _check_targets(source, output, report)
         table_suffixes(output)  # refused now rather than after the fit
         frame, style = read_styled(source)
-        schema = parquet_schema(source)  # now: the file may be another after the fit
+        # Now: the file may be another after the fit.
+        parquet = parquet_source(source, adds_rows=freq is not None)
         options = table_options(time, id, freq, columns, inf_as_missing, missing_values)
         training = (window, preset, adapt, max_minutes, max_steps, seed, device, quiet or as_json)
         refuse_training(model, context)
@@ -147,7 +148,7 @@ def impute(
         result = imputer.impute(_as_fitted(imputer, frame))
         filled = result.with_quantiles(levels)
         new = [name for name in filled.columns if name not in frame.columns]
-        write_frame(filled[[*frame.columns, *new]], output, style, schema)
+        write_frame(filled[[*frame.columns, *new]], output, style, parquet)
         if report is not None:
             result.report(report)
     facts = {

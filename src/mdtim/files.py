@@ -8,9 +8,9 @@ import gzip
 import lzma
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,18 +108,40 @@ def readable(path: str | os.PathLike[str]) -> Iterator[None]:
         ) from error
 
 
-def parquet_schema(path: str | os.PathLike[str]) -> pa.Schema | None:
-    """Types and metadata of a Parquet file; None of another one."""
+@dataclass(frozen=True)
+class ParquetSource:
+    """What a Parquet file says beyond a frame of it."""
+
+    schema: pa.Schema
+    nested: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
+    """Columns of lists, structs and maps, which pandas holds as something else."""
+
+
+def parquet_source(
+    path: str | os.PathLike[str], *, adds_rows: bool = False
+) -> ParquetSource | None:
+    """What to know of a Parquet file to write its table again; None of another file.
+
+    Parameters
+    ----------
+    adds_rows : whether the table will have other rows, so that no column is as it was
+    """
     if table_suffixes(path)[0] not in PARQUET:
         return None
-    return pa.parquet.read_schema(Path(path).expanduser())
+    path = Path(path).expanduser()
+    schema = pa.parquet.read_schema(path)
+    names = [column.name for column in schema if pa.types.is_nested(column.type)]
+    if adds_rows or not names:
+        return ParquetSource(schema)
+    nested = pa.parquet.read_table(path, columns=names, partitioning=None)
+    return ParquetSource(schema, dict(zip(nested.column_names, nested.columns, strict=True)))
 
 
 def write_frame(
     frame: pd.DataFrame,
     path: str | os.PathLike[str],
     style: TextStyle | None = None,
-    schema: pa.Schema | None = None,
+    source: ParquetSource | None = None,
 ) -> None:
     """Write a table in the format of the suffix, whole or not at all.
 
@@ -129,13 +151,13 @@ def write_frame(
     ----------
     style : of the text that the table came from; None for UTF-8 with commas, or tabs by suffix.
         A file with another suffix than that one has the separator of its own.
-    schema : of the Parquet file that the table came from; columns of a Parquet file keep its types
-        where their cells fit them.
+    source : the Parquet file that the table came from; columns of a Parquet file keep its types
+        where their cells fit them, and those of lists, structs and maps their cells.
     """
     path = Path(path).expanduser()
     table_suffixes(path)
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        encode_frame(frame, file, path, style, schema)
+        encode_frame(frame, file, path, style, source)
 
 
 def encode_frame(
@@ -143,13 +165,12 @@ def encode_frame(
     file: Any,
     path: str | os.PathLike[str],
     style: TextStyle | None = None,
-    schema: pa.Schema | None = None,
+    source: ParquetSource | None = None,
 ) -> None:
     """Write a table to an open file of bytes, as :func:`write_frame` does."""
     form, compression = table_suffixes(path)
     if form in PARQUET:
-        table = pa.Table.from_pandas(frame)
-        pa.parquet.write_table(table if schema is None else _as_before(table, schema), file)
+        pa.parquet.write_table(_arrow_table(frame, source or ParquetSource(pa.schema([]))), file)
         return
     if style is None:
         style = TextStyle(_SEPARATORS[form])
@@ -159,11 +180,23 @@ def encode_frame(
         write_text(frame, packed, style)
 
 
-def _as_before(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with the types and metadata of the one it comes from, where its cells fit them."""
-    for position, field in enumerate(table.schema):
-        before = schema.get_field_index(field.name)
-        if before < 0:
+def _arrow_table(frame: pd.DataFrame, source: ParquetSource) -> pa.Table:
+    """A table with the types and metadata of the one it comes from, where its cells fit them."""
+    schema = source.schema
+    kept = [name for name in frame.columns if len(source.nested.get(name, ())) == len(frame)]
+    try:
+        table = pa.Table.from_pandas(frame.drop(columns=kept))
+    except pa.ArrowTypeError as error:
+        raise ValueError(
+            "a column cannot be written to Parquet with other rows than it had; leave it out "
+            f"({error})"
+        ) from error
+    for position, name in enumerate(frame.columns):
+        if name in kept:
+            table = table.add_column(position, schema.field(name), source.nested[name])
+    for position, column in enumerate(table.schema):
+        before = schema.get_field_index(column.name)
+        if before < 0 or column.name in kept:
             continue
         wanted = schema.field(before).with_nullable(True)
         with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):

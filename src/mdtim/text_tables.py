@@ -10,7 +10,7 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from mdtim.columns import MISSING_WORDS
+from mdtim.digits import DOT_NUMBER, find_grouping, groups, is_of, note_doubts, without_missing
 from mdtim.table import TableWarning
 
-_MISSING = pa.array(MISSING_WORDS)
 NULLABLE = {
     getattr(pa, name.lower())(): pd.api.types.pandas_dtype(name)
     for name in ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
@@ -85,7 +84,7 @@ def parse_text(
     columns = dict(zip(names, _read_cells(body, names, separator, path), strict=True))
     grouping = ""
     if separator != ",":
-        grouping = _grouping(columns.values(), has_decimal_commas=has_decimal_commas)
+        grouping = find_grouping(columns.values(), has_decimal_commas=has_decimal_commas)
     decimal = "," if grouping == "." else "."
     typed = {name: _typed(column, separator, grouping) for name, column in columns.items()}
     for name, said in zip(names, header, strict=True):
@@ -95,7 +94,7 @@ def parse_text(
     numeric = {name: columns[name] for name in names if frame[name].dtype.kind in "iuf"}
     _note_header(header, path)
     if separator != ",":  # one that separates cells is in no number, and a dot a decimal sign
-        _note_doubts(numeric, grouping)
+        note_doubts(numeric, grouping)
     style = TextStyle(
         separator,
         decimal,
@@ -120,90 +119,12 @@ def _note_header(header: list[str], path: Path) -> None:
         )
 
 
-def _note_doubts(numeric: Mapping[str, pa.ChunkedArray], grouping: str) -> None:
-    """Warn of numbers that can be read in two ways, a thousand times apart.
-
-    Parameters
-    ----------
-    numeric : columns of numbers as text
-    grouping : sign that was taken to group digits
-    """
-    known = {name: pc.drop_null(_without_missing(column)) for name, column in numeric.items()}
-    grouped = {name for name, cells in known.items() if grouping and _groups(cells, grouping)}
-    sure = {  # decimal signs that some column can only mean so
-        sign
-        for sign in ".,"
-        for name, cells in known.items()
-        if name not in grouped and _is_of(cells, rf"^[+-]?\d*(\{sign}\d+)?$", sign)
-        if not _is_of(cells, rf"^[+-]?([1-9]\d{{0,2}}\{sign}\d{{3}}|\d+)$", sign)
-    }
-    for name, cells in known.items():
-        if name in grouped:
-            # A cell such as 1,2 may be none of decimal commas, but no dot is without reason.
-            if grouping == "." and not _shows_groups(cells, grouping):
-                said = "are read as thousands, as other numbers have decimal commas; if not, write "
-                _warn_of_size(name, cells, grouping, said + "{other}")
-            continue
-        for sign in ".,":
-            cell = _grouped_or_decimal(cells, sign, sure)
-            if cell is not None:
-                said = "are read with a decimal sign; if it groups thousands, remove it"
-                _warn_of_size(name, cells, sign, said)
-                break
-
-
-_OTHER = {".": ",", ",": "."}
-
-
-def _warn_of_size(name: str, cells: Any, sign: str, said: str) -> None:
-    cell = cells.filter(pc.match_substring(cells, sign))[0].as_py()
-    said = said.format(other=cell.replace(sign, _OTHER[sign]))
-    message = f"numbers such as {cell!r} in column {name!r} {said}"
-    warnings.warn(message, TableWarning, stacklevel=4)
-
-
 def _looks_like_data(names: list[str]) -> bool:
     """Whether all names are numbers or dates, and no columns that somebody counted: 0, 1, 2."""
     if not names or not all(map(_DATUM.fullmatch, names)):
         return False
     counted = names[0].isdecimal() and [str(int(names[0]) + n) for n in range(len(names))]
     return names != counted
-
-
-def _grouped_or_decimal(cells: Any, sign: str, sure: Collection[str]) -> str | None:
-    """A number that may be a thousand times larger, where the rest of the column rather says so.
-
-    All with the sign have three digits behind it, and those without are of another size. Where
-    there are none without, another column may show that the sign is a decimal one.
-    """
-    is_plain = pc.match_substring_regex(cells, r"^[+-]?\d{1,3}$")
-    is_signed = pc.match_substring_regex(cells, rf"^[+-]?[1-9]\d{{0,2}}(\{sign}\d{{3}})+$")
-    if not pc.all(pc.or_(is_plain, is_signed)).as_py():
-        return None
-    plain, signed = cells.filter(is_plain), cells.filter(is_signed)
-    if not len(signed) or (not len(plain) and sign in sure):
-        return None
-    if len(plain):
-        thousands = pc.cast(pc.replace_substring(signed, sign, ""), pa.float64()).to_numpy()
-        hundreds = np.abs(pc.cast(plain, pa.float64()).to_numpy())
-        if np.median(hundreds) < 10 * np.median(np.abs(thousands)) / 1_000:
-            return None
-    found: str = signed[0].as_py()
-    return found
-
-
-def _groups(cells: Any, sign: str) -> bool:
-    """Whether all cells with a sign may have it between groups of three digits."""
-    signed = cells.filter(pc.match_substring(cells, sign))
-    form = rf"^[+-]?[1-9]\d{{0,2}}(\{sign}\d{{3}})+(\{_OTHER[sign]}\d+)?$"
-    return bool(len(signed)) and bool(pc.all(pc.match_substring_regex(signed, form)).as_py())
-
-
-def _shows_groups(cells: Any, sign: str) -> bool:
-    """Whether a column's own cells leave no doubt that a sign groups their digits."""
-    other = _OTHER[sign]
-    form = rf"\{sign}\d{{3}}[\{sign}\{other}]|^[+-]?\d{{1,3}}(\{other}\d+)?$"
-    return bool(pc.any(pc.match_substring_regex(cells, form)).as_py())
 
 
 def _read_cells(body: bytes, names: list[str], separator: str, path: Path) -> list[pa.ChunkedArray]:
@@ -295,8 +216,8 @@ def write_text(frame: pd.DataFrame, file: Any, style: TextStyle) -> None:
 def _as_written(column: pd.Series[Any], cells: pa.ChunkedArray, style: TextStyle) -> Any:
     """(R,) the text of each cell that has not changed, the number of each that has."""
     before = _typed(cells, style.separator, style.grouping).reset_index(drop=True)
-    groups = style.grouping == "." and _groups(pc.drop_null(_without_missing(cells)), ".")
-    has_dots = _is_of(cells, _DOT_NUMBER, ".") and not groups
+    is_grouped = style.grouping == "." and groups(pc.drop_null(without_missing(cells)), ".")
+    has_dots = is_of(cells, DOT_NUMBER, ".") and not is_grouped
     decimal = "." if has_dots else style.decimal  # a column may have its own
     after = column.reset_index(drop=True)
     if after.dtype.kind not in "iuf":
@@ -402,39 +323,6 @@ def _column_names(header: list[str], path: Path) -> list[str]:
     return names
 
 
-def _grouping(columns: Collection[pa.ChunkedArray], *, has_decimal_commas: bool) -> str:
-    """The sign between groups of three digits, in a file whose separator is no comma.
-
-    Where one column has decimal commas, dots between groups are no decimals. Where all commas
-    stand as between groups, and a dot of some column cannot, it is the other way round.
-    """
-    commas = [column for column in columns if _is_of(column, _COMMA_NUMBER, ",")]
-    if has_decimal_commas or not all(_is_of(column, _COMMA_GROUPS, ",") for column in commas):
-        return "."
-    dots = [column for column in columns if _is_of(column, _DOT_NUMBER, ".")]
-    if commas and any(not _is_of(column, _DOT_GROUPS, ".") for column in dots):
-        return ","
-    return "." if commas else ""
-
-
-_COMMA_NUMBER = r"^[+-]?[\d.]*(,\d+)?([eE][+-]?\d+)?$|^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$"
-_COMMA_GROUPS = r"^[+-]?\d+$|^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$"
-_DOT_NUMBER = r"^[+-]?\d*(\.\d+)?([eE][+-]?\d+)?$|^[+-]?\d{1,3}(\.\d{3})+$"
-_DOT_GROUPS = r"^[+-]?\d+$|^[+-]?\d{1,3}(\.\d{3})+$"
-
-
-def _is_of(column: pa.ChunkedArray, pattern: str, sign: str) -> bool:
-    """Whether all of a column's cells are of a form, and some of them have a sign."""
-    cells = _without_missing(column)
-    alike = pc.all(pc.match_substring_regex(cells, pattern)).as_py()
-    return bool(alike and pc.any(pc.match_substring(cells, sign)).as_py())
-
-
-def _without_missing(column: pa.ChunkedArray) -> Any:
-    cells = pc.utf8_trim_whitespace(column)
-    return pc.if_else(pc.is_in(cells, _MISSING), None, cells)
-
-
 def _typed(column: pa.ChunkedArray, separator: str, grouping: str) -> Any:
     """(R,) text as integers or floats where all of it is such, otherwise as it is.
 
@@ -443,8 +331,8 @@ def _typed(column: pa.ChunkedArray, separator: str, grouping: str) -> Any:
     separator : between cells; if it is no comma, a comma may be the decimal sign
     grouping : sign that may stand between groups of three digits
     """
-    numbers = _without_missing(column)
-    if grouping and _groups(pc.drop_null(numbers), grouping):
+    numbers = without_missing(column)
+    if grouping and groups(pc.drop_null(numbers), grouping):
         numbers = pc.replace_substring(numbers, grouping, "")
     if separator != ",":
         numbers = pc.replace_substring_regex(

@@ -110,6 +110,12 @@ def run_batch(
     if made is not None:
         _check_variates(known, made)
     goal.claim({"source": str(found.place)})
+    if stale := goal.left_behind(found):
+        more = f" and {len(stale) - 3} more" if len(stale) > 3 else ""
+        report.notes.append(
+            f"{goal.place} still holds {', '.join(stale[:3])}{more} of an earlier run, which the "
+            "source has no more; remove what is not wanted"
+        )
     cache.keep()
     if made is None:
         watch("fitting a model", 0, 0, 0)

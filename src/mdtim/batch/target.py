@@ -98,6 +98,16 @@ class Target:
 
     # -- the model --------------------------------------------------------------------------
 
+    def left_behind(self, source: Source) -> list[str]:
+        """Parts of earlier runs that are still here, while the source has them no more."""
+        selector = pa.fs.FileSelector(self.place.root, recursive=True, allow_not_found=True)
+        begin = len(self.place.root.rstrip("/")) + 1
+        files = self.place.system.get_file_info(selector)
+        names = {file.path[begin:] for file in files if file.type == pa.fs.FileType.File}
+        ours = {name for name in names if not name.startswith(f"{OURS}/")}
+        gone = ours - {part.name for part in source.parts}
+        return sorted(name for name in gone if _record(name) in names)
+
     def model(self) -> dict[str, bytes] | None:
         """Files of the model that an earlier run fitted here."""
         if not self.place.exists(f"{OURS}/model/{MODEL_FILES[-1]}"):

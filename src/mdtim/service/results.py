@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from mdtim.atomic import atomic_path
-from mdtim.files import write_frame
+from mdtim.files import ParquetSource, write_frame
 from mdtim.text_tables import TextStyle
 
 
@@ -20,7 +19,7 @@ def write_result(
     frame: pd.DataFrame,
     path: Path,
     style: TextStyle | None = None,
-    schema: pa.Schema | None = None,
+    source: ParquetSource | None = None,
 ) -> None:
     """Write a table in the format of the suffix, whole or not at all; as it was written before.
 
@@ -30,7 +29,7 @@ def write_result(
     if path.suffix != ".json":
         if style is not None and not style.encoding.startswith("utf-8"):
             style = replace(style, encoding="utf-8")  # as the service announces
-        write_frame(frame, path, style, schema)
+        write_frame(frame, path, style, source)
         return
     if not isinstance(frame.index, pd.RangeIndex):
         frame = frame.reset_index()

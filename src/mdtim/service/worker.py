@@ -151,7 +151,7 @@ def _preview(task: Task, say: Say) -> dict[str, Any]:
 
 
 def _fill(task: Task, say: Say) -> dict[str, Any]:
-    from mdtim.files import PARQUET, parquet_schema
+    from mdtim.files import PARQUET, parquet_source
     from mdtim.imputer import MDTIMImputer
     from mdtim.service.results import write_result
 
@@ -176,9 +176,11 @@ def _fill(task: Task, say: Say) -> dict[str, Any]:
     stage(FILLED, FILLED, "writing the result")
     filled = result.with_quantiles(task.choices.quantiles)
     folder = task.source.parent
-    schema = parquet_schema(task.source) if task.source.suffix in PARQUET else None
+    source = None
+    if task.source.suffix in PARQUET:
+        source = parquet_source(task.source, adds_rows=task.choices.freq is not None)
     for form in task.formats:
-        write_result(filled, folder / f"result.{form}", style, schema)
+        write_result(filled, folder / f"result.{form}", style, source)
     if task.with_pictures:
         from mdtim.service.chart import chart
 
