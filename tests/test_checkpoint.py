@@ -40,6 +40,14 @@ def test_a_folder_that_is_not_ours_is_never_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "precious" / "thesis.txt").read_text() == "years of work"
 
 
+def test_a_model_beside_other_files_is_not_replaced(folder: Path) -> None:
+    (folder / "report.html").write_text("kept")
+    with pytest.raises(ValueError, match=r"holds report.html beside a model"):
+        save_folder(folder, {"kind": "other"}, {})
+    assert (folder / "report.html").read_text() == "kept"
+    assert load_folder(folder)[0]["kind"] == "imputer"
+
+
 def test_a_model_of_an_older_version_is_ours_and_may_be_replaced(folder: Path) -> None:
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"format_version": 2', '"format_version": 1'))

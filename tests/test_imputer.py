@@ -250,6 +250,8 @@ def test_a_column_with_nothing_observed_is_left_missing_with_a_warning(table: pd
     [
         ({"columns": "flow"}, "columns is a list of names, got 'flow'"),
         ({"missing_values": -999}, "missing_values is a list of what means missing, got -999"),
+        ({"missing_values": None}, "missing_values is a list of what means missing, got None"),
+        ({"missing_values": ["-999"]}, "missing_values are numbers, got '-999'"),
         ({"validation_share": 2}, "validation_share lies between 0 and 1, got 2"),
         ({"validation_share": 0}, "validation_share lies between 0 and 1, got 0"),
         ({"validation_share": None}, "validation_share lies between 0 and 1, got None"),

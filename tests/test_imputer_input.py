@@ -6,6 +6,7 @@ import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -252,3 +253,44 @@ def test_only_the_number_itself_stands_for_missing() -> None:
     column = np.array([9999999.0, 9999991.0, 9999998.0, 10000004.0, -99.9, np.float32(-99.9)])
     clear_placeholders(column, [9999999, -99.9])
     assert np.isnan(column).tolist() == [True, False, False, False, True, True]
+    # What models of the climate, GDAL and netCDF fill with, in single precision.
+    usual = [1e20, -3.4028235e38, 9.96921e36]
+    column = np.array([*usual, 1.0], dtype=np.float32).astype(np.float64)
+    clear_placeholders(column, [*usual, 1e300])
+    assert np.isnan(column).tolist() == [True, True, True, False]
+
+
+def test_a_result_of_an_array_does_not_change_with_the_array(gappy: Any) -> None:
+    array = np.asarray(gappy, dtype=np.float64).copy()
+    before, known = array.copy(), ~np.isnan(array)
+    result = MDTIMImputer(window=16, device="cpu").fit(array).impute(array)
+    array[:] = 0
+    assert np.array_equal(result.samples(1)[0][known], before[known])
+
+
+def test_a_bound_of_the_fit_that_another_table_breaks_is_none() -> None:
+    steps = np.arange(480)
+    temperature = np.round(3 + 4 * np.sin(steps * np.pi / 12)).clip(-2, 7)
+    winter = pd.DataFrame({"temp": temperature, "load": 50 + 10 * np.cos(steps * np.pi / 12)})
+    summer = winter.assign(temp=winter["temp"] + 15)
+    truth = summer.loc[300:311, "temp"].to_numpy(copy=True)
+    summer.loc[300:311, "temp"] = np.nan
+    imputer = MDTIMImputer(window=48, device="cpu").fit(winter)
+    result = imputer.impute(summer)
+    filled = result.values.loc[300:311, "temp"].to_numpy()
+    assert np.abs(filled - truth).mean() < 3
+    lower, upper = (bound.loc[300:311, "temp"].to_numpy() for bound in result.interval(0.9))
+    assert (upper > lower).all()
+    assert (upper > 7).all()
+    joint = result.samples(1, joint=True)[0].loc[300:311, "temp"]
+    assert (joint > 7).any()
+    # Where it holds, it stays.
+    again = winter.mask(summer.isna())
+    assert imputer.impute(again).interval(0.99)[1]["temp"].max() <= 7
+
+
+def test_levels_may_be_an_array_and_an_id_a_number() -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2))).mask(lambda x: x > 1.5)
+    frame[2] = ["A"] * 30 + ["B"] * 30
+    result = MDTIMImputer(window=8, id=2, device="cpu").fit(frame).impute(frame)
+    assert "0_q0.05" in map(str, result.with_quantiles(np.array([0.05, 0.95])).columns)

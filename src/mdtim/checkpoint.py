@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mdtim.atomic import atomic_path
 
+FILES = ("config.json", "model.safetensors")
 FORMAT = "mdtim"
 FORMAT_VERSION = 2
 """Raised whenever folders of before could no longer be read, or would be misread."""
@@ -45,6 +46,11 @@ def check_free(folder: Path) -> None:
     folder = folder.expanduser()
     if folder.exists() and not _is_ours(folder):
         raise ValueError(f"{folder} exists and is not an mdtim model; choose another place")
+    if folder.exists() and (others := sorted({p.name for p in folder.iterdir()} - set(FILES))):
+        raise ValueError(
+            f"{folder} holds {', '.join(others[:3])} beside a model, which would be lost; move "
+            "that elsewhere, or choose another place"
+        )
 
 
 def _is_ours(folder: Path) -> bool:

@@ -196,10 +196,11 @@ def clear_placeholders(values: FloatArray, placeholders: Iterable[float]) -> Non
                 f"missing_values has {placeholder}; NaN is missing anyway, and infinite cells are "
                 "with inf_as_missing"
             )
-        single = float(np.float32(placeholder))
-        # Whole numbers are exact in either precision, or too large for the other.
-        is_whole = float(placeholder).is_integer()
-        values[(values == placeholder) | ((values == single) & (not is_whole))] = np.nan
+        with np.errstate(over="ignore"):  # beyond single precision nothing is equal but itself
+            single = float(np.float32(placeholder))
+        # A whole number stands for itself alone, unless no column of integers could hold it.
+        is_exact = float(placeholder).is_integer() and abs(placeholder) < 2**63
+        values[(values == placeholder) | ((values == single) & (not is_exact))] = np.nan
 
 
 def notes_on_placeholders(values: FloatArray, names: Sequence[str]) -> tuple[str, ...]:

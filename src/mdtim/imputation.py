@@ -102,7 +102,7 @@ class Imputation:
 
     def with_quantiles(self, levels: Sequence[float]) -> Any:
         """Return the filled table with further columns: `name_q0.05` for the level 0.05."""
-        if not levels:
+        if not len(levels):
             return self.values
         if len({f"{level:g}" for level in levels}) < len(levels):
             raise ValueError(f"levels must differ in their first six digits, got {list(levels)}")

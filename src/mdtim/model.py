@@ -69,7 +69,8 @@ class FittedModel:
             keep_distribution=keep_distribution,
             on_windows=on_windows,
         )
-        return self._in_data_units(cells, columns).join(constant)
+        scaler = self.standardizer.loosened(panel.values)
+        return _in_data_units(cells, columns, scaler).join(constant)
 
     def sample(self, panel: Panel, number: int) -> FloatArray:
         """(N, V) the panel with its gaps drawn jointly, draw `number`."""
@@ -88,7 +89,8 @@ class FittedModel:
             batch_size=batch_size,
             sample=number,
         )
-        drawn = self.standardizer.back(drawn, np.broadcast_to(columns, drawn.shape))
+        scaler = self.standardizer.loosened(panel.values)
+        drawn = scaler.back(drawn, np.broadcast_to(columns, drawn.shape))
         known = filled[:, columns]
         filled[:, columns] = np.where(np.isnan(known), drawn, known)
         return filled
@@ -129,20 +131,6 @@ class FittedModel:
             (around.before_steps[:, columns], scaled(around.before_values)),
             (around.after_steps[:, columns], scaled(around.after_values)),
         )
-
-    def _in_data_units(self, cells: Cells, columns: IntArray) -> Cells:
-        scaler, variates = self.standardizer, columns[cells.variates]
-        distribution = cells.distribution
-        if distribution is not None:
-            std, shift = (torch.from_numpy(part[variates]) for part in (scaler.std, scaler.mean))
-            bounds = np.stack([scaler.least[variates], scaler.most[variates]], axis=-1)
-            distribution = BinDistribution(
-                distribution.probs,
-                distribution.low * std + shift,
-                distribution.step * std,
-                torch.from_numpy(bounds),
-            )
-        return Cells(cells.rows, variates, scaler.back(cells.filled, variates), distribution)
 
     def _constant_cells(self, panel: Panel) -> Cells:
         """Cells of columns that never varied: the constant, without doubt."""
@@ -210,3 +198,18 @@ class FittedModel:
             seed=int(document["seed"]),
             step_seconds=document.get("step_seconds"),
         )
+
+
+def _in_data_units(cells: Cells, columns: IntArray, scaler: Standardizer) -> Cells:
+    variates = columns[cells.variates]
+    distribution = cells.distribution
+    if distribution is not None:
+        std, shift = (torch.from_numpy(part[variates]) for part in (scaler.std, scaler.mean))
+        bounds = np.stack([scaler.least[variates], scaler.most[variates]], axis=-1)
+        distribution = BinDistribution(
+            distribution.probs,
+            distribution.low * std + shift,
+            distribution.step * std,
+            torch.from_numpy(bounds),
+        )
+    return Cells(cells.rows, variates, scaler.back(cells.filled, variates), distribution)

@@ -18,11 +18,14 @@ def check_parameters(given: Mapping[str, Any]) -> None:
     """
     if isinstance(given["columns"], str):
         raise ValueError(f"columns is a list of names, got {given['columns']!r}; put it in a list")
-    if isinstance(given["missing_values"], (str, int, float, np.number)):
+    placeholders = given["missing_values"]
+    if placeholders is None or isinstance(placeholders, (str, int, float, np.number)):
         raise ValueError(
-            f"missing_values is a list of what means missing, got {given['missing_values']!r}; "
+            f"missing_values is a list of what means missing, got {placeholders!r}; "
             "put it in a list"
         )
+    if odd := [value for value in placeholders if not _is_number(value)]:
+        raise ValueError(f"missing_values are numbers, got {odd[0]!r}; write it as a number")
     share, minutes = given["validation_share"], given["max_minutes"]
     if not _is_number(share) or not 0 < share < 1:
         raise ValueError(f"validation_share lies between 0 and 1, got {share}; 0.1 is usual")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,16 @@ class Standardizer:
             mean[column] = _stable_mean(inner)
             std[column] = _size(inner - mean[column])
         return cls(mean, std, varies, seen, least, most)
+
+    def loosened(self, values: FloatArray) -> Standardizer:
+        """Without the bounds that (N, V) values of another table break: they were none."""
+        lowest = np.fmin.reduce(values, axis=0, initial=np.inf)
+        highest = np.fmax.reduce(values, axis=0, initial=-np.inf)
+        return replace(
+            self,
+            least=np.where(lowest < self.least, -_ANY, self.least),
+            most=np.where(highest > self.most, _ANY, self.most),
+        )
 
     def forward(self, values: FloatArray) -> NDArray[np.float32]:
         """Standardize (N, V) values; NaN stays NaN."""

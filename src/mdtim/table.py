@@ -174,7 +174,7 @@ class _ArrayTable(Table):
         check_known(options.columns, names)
         chosen = [p for p, n in enumerate(names) if options.columns is None or n in options.columns]
         windows = len(array) if array.ndim == 3 else 1
-        self._array = array
+        self._array = array.copy()  # the caller may use his again before a result is read
         self._chosen = np.array(chosen, dtype=np.int64)
         values = objects_as_floats(array) if array.dtype == object else array
         values = values.reshape(-1, len(names))[:, chosen].astype(np.float64)

@@ -252,8 +252,8 @@ def _take(series: pd.Series[Any], source: IntArray) -> Any:
 
 def _named(frame: pd.DataFrame, name: str, option: str) -> Field:
     columns = [str(label) for label in frame.columns]
-    if name in columns:
-        return Field(columns.index(name))
+    if str(name) in columns:
+        return Field(columns.index(str(name)))
     if name in frame.index.names:
         return Field(frame.index.names.index(name), is_level=True)
     raise ValueError(f"{option}={name!r} names no column; the columns are {', '.join(columns)}")

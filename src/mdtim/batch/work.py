@@ -109,13 +109,13 @@ class Scanner:
         runs, spacings, workdays, rows, times = [], [], [], 0, set()
         schema: pa.Schema | None = None
         for number, piece in enumerate(pieces):
-            content = reading.read(piece)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # said again when the part is filled
+                content = reading.read(piece)
+                table = reading.table(content.frame, part)
             rows += len(content.frame)
             if schema is None:
                 schema = self._schema(piece, content)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # said again when the part is filled
-                table = reading.table(content.frame, part)
             runs.append(Runs.of(table, number))
             assert table.timeline is not None
             spacings.append(table.timeline.spacing)
