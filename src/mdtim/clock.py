@@ -49,15 +49,18 @@ class Clock:
     """(R,) the same in the caller's time zone; None for numbers that stand for no date."""
     note: str | None = None
     """What the user should know about how the times were read."""
+    formats: tuple[str, ...] = ()
+    """Of text that is not as ISO 8601 has it: all formats in which it can be read."""
 
 
-def read_clock(series: pd.Series[Any], label: str) -> Clock:
+def read_clock(series: pd.Series[Any], label: str, formats: tuple[str, ...] = ()) -> Clock:
     """Read R times of any type.
 
     Parameters
     ----------
     series : (R,) timestamps, dates, periods, text or numbers
     label : how messages call it
+    formats : in which text of the same making can be read; of several readings these alone count
 
     Examples
     --------
@@ -70,11 +73,12 @@ def read_clock(series: pd.Series[Any], label: str) -> Clock:
     kind = _kind(series)
     if kind == "number":
         return _number_clock(series, label)
-    note = None
+    note: str | None = None
+    found: tuple[str, ...] = ()
     if kind == "stamp":
         stamps = _as_stamps(series)
     elif kind == "text":
-        stamps, note = _read_text(series.astype(object), label)
+        stamps, note, found = _read_text(series.astype(object), label, formats)
     else:
         raise ValueError(
             f"{label} is of type {series.dtype} and cannot be read as time; expected timestamps, "
@@ -86,7 +90,7 @@ def read_clock(series: pd.Series[Any], label: str) -> Clock:
         raise ValueError(
             f"{label} holds times outside of the years 1678 to 2261 ({error}); correct them"
         ) from error
-    return Clock(stamps.asi8, stamps, note)
+    return Clock(stamps.asi8, stamps, note, found)
 
 
 def is_stamped(series: pd.Series[Any]) -> bool:
@@ -342,17 +346,19 @@ def _style(cell: str) -> _Style:
     return _Style()
 
 
-def _read_text(text: pd.Series[Any], label: str) -> tuple[pd.DatetimeIndex, str | None]:
-    """Read (R,) text in one format throughout; also a note where two formats would do."""
+def _read_text(
+    text: pd.Series[Any], label: str, formats: tuple[str, ...] = ()
+) -> tuple[pd.DatetimeIndex, str | None, tuple[str, ...]]:
+    """Read (R,) text in one format throughout; also a note where two would do, and all that do."""
     if not len(text):
-        return pd.DatetimeIndex([]), None
+        return pd.DatetimeIndex([]), None, ()
     first = str(text.iloc[0])
     if first != first.strip():
         text = text.str.strip()
     style = _style(first.strip())
     best = _as_stamps(text, "ISO8601")
     if not best.isna().any():
-        return best, None
+        return best, None, ()
     found: dict[str, pd.DatetimeIndex] = {}
     for format in style.formats:
         stamps = _as_stamps(text, format)
@@ -360,13 +366,15 @@ def _read_text(text: pd.Series[Any], label: str) -> tuple[pd.DatetimeIndex, str 
             found[format] = stamps
         elif np.sum(stamps.isna()) < np.sum(best.isna()):
             best = stamps
+    found = {format: found[format] for format in found if format in formats} or found
     if found:
+        readings = tuple(found)
         # Of several readings the usual one, unless it alone is out of order.
         chosen = next(filter(lambda format: _is_in_order(found[format]), found), next(iter(found)))
         stamps = found.pop(chosen)
         if style.separator == ".":  # written day first nearly everywhere
             found.clear()
-        return stamps, _ambiguity(text, stamps, chosen, found, label)
+        return stamps, _ambiguity(text, stamps, chosen, found, label), readings
     row = int(np.flatnonzero(best.isna())[0])
     raise ValueError(
         f"{label} cannot be read as time: row {row} holds {text.iloc[row]!r}; write all of its "

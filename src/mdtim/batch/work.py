@@ -7,6 +7,7 @@ import os
 import tempfile
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -52,17 +53,22 @@ class Reading:
         """The numbers of a piece."""
         return self.table(self.read(piece).frame, piece.part).panel
 
-    def table(self, frame: pd.DataFrame, part: Part) -> Table:
-        """Turn a piece into a table; a mistake in it is reported under the part's name."""
+    def table(self, frame: pd.DataFrame, part: Part, *, is_scan: bool = False) -> Table:
+        """Turn a piece into a table; a mistake in it is reported under the part's name.
+
+        Parameters
+        ----------
+        is_scan : other parts may still tell which of several readings of its dates is right
+        """
         try:
             table = Table.read(frame, self.options)
         except ValueError as error:
             raise ValueError(f"{part.name}: {error}") from error
         assert table.timeline is not None
         clock = table.timeline.clock
-        if clock is not None and clock.note is not None:
-            raise ValueError(f"{part.name}: {clock.note}")  # parts may be read in different ways
-        return table
+        if clock is None or clock.note is None or (is_scan and len(clock.formats) > 1):
+            return table
+        raise ValueError(f"{part.name}: {clock.note}")  # parts may be read in different ways
 
     def digest(self) -> str:
         """Checksum of all that the result of reading depends on, apart from the part."""
@@ -71,6 +77,12 @@ class Reading:
             self.has_decimal_commas,
         )
         return hashlib.sha256(repr(said).encode()).hexdigest()
+
+
+def shared_formats(found: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Formats in which all of several texts can be read, in the order of the first."""
+    first = found[0] if found else ()
+    return tuple(format for format in first if all(format in other for other in found))
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +104,10 @@ class PartScan:
     """Pieces are numbered from 0 within the part."""
     decimal: str | None
     """Decimal sign of its numbers, if it is text."""
+    date_formats: tuple[str, ...]
+    """In which its dates can be read, if they are text other than ISO 8601."""
+    doubt: str | None
+    """What to say if its dates remain uncertain."""
 
 
 @dataclass(frozen=True)
@@ -107,12 +123,14 @@ class Scanner:
             raise ValueError(f"{part.name} is an empty file; remove it or write it again")
         pieces = reading.source.pieces(part, reading.piece_rows)
         runs, spacings, workdays, rows, times = [], [], [], 0, set()
+        formats: list[tuple[str, ...]] = []
+        doubt: str | None = None
         schema: pa.Schema | None = None
         for number, piece in enumerate(pieces):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # said again when the part is filled
                 content = reading.read(piece)
-                table = reading.table(content.frame, part)
+                table = reading.table(content.frame, part, is_scan=True)
             rows += len(content.frame)
             if schema is None:
                 schema = self._schema(piece, content)
@@ -122,6 +140,9 @@ class Scanner:
             times.add(table.timeline.time)
             clock = table.timeline.clock
             workdays.append(None if clock is None else Workdays.of(clock))
+            if clock is not None and clock.formats:
+                formats.append(clock.formats)
+                doubt = doubt or clock.note
         if len(times) > 1:
             raise ValueError(
                 f"{part.name} has a column that tells the time of some of its rows and is mostly "
@@ -139,6 +160,8 @@ class Scanner:
             Workdays.join(workdays),
             Runs.join(runs),
             None if content.style is None else content.style.decimal,
+            shared_formats(formats),
+            doubt,
         )
 
     def _schema(self, piece: Piece, content: Content) -> pa.Schema:
