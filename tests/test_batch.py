@@ -23,7 +23,7 @@ from mdtim.batch.survey import _one_spacing
 from mdtim.doubts import ImputationWarning
 from mdtim.grid import Spacing, Workdays
 from mdtim.imputer import MDTIMImputer
-from mdtim.table import Table, TableOptions
+from mdtim.table import Table, TableOptions, TableWarning
 
 HOURS = Spacing("utc", 3_600 * 10**9)
 
@@ -310,3 +310,19 @@ def test_a_small_data_set_is_sampled_as_the_whole_table_however_it_is_cut(case: 
         assert sample.names == whole.names
         few = sample_panel(layout, pieces, panels.__getitem__, 64, 0)
         assert len(few.values) <= 64
+
+
+def test_words_of_a_text_column_stay_in_parts_that_have_no_others(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for number, words in enumerate((["None"] * 40, ["None", "HIGH"] * 20)):
+        levels = [None if row % 9 == 7 else row % 12 for row in range(40)]
+        times = range(40 * number, 40 * (number + 1))
+        part = pd.DataFrame({"time": times, "alarm": words, "level": levels})
+        part.to_csv(source / f"{number}.csv", index=False)
+    estimator = MDTIMImputer(window=8, device="cpu")
+    with pytest.warns(TableWarning, match="nothing is observed in column 'alarm'"):
+        run_batch(source, tmp_path / "target", BatchOptions(device="cpu"), estimator=estimator)
+    filled = pd.read_csv(tmp_path / "target" / "0.csv", keep_default_na=False)
+    assert set(filled["alarm"]) == {"None"}
+    assert "" not in filled["level"].astype(str).tolist()

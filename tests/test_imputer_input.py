@@ -294,3 +294,12 @@ def test_levels_may_be_an_array_and_an_id_a_number() -> None:
     frame[2] = ["A"] * 30 + ["B"] * 30
     result = MDTIMImputer(window=8, id=2, device="cpu").fit(frame).impute(frame)
     assert "0_q0.05" in map(str, result.with_quantiles(np.array([0.05, 0.95])).columns)
+
+
+@pytest.mark.parametrize("kind", ["datetime64[ns]", "timedelta64[ns]", "string", "category"])
+def test_a_column_of_nothing_that_holds_no_numbers_is_refused(kind: str) -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2)), columns=["a", "b"])
+    imputer = MDTIMImputer(window=8, device="cpu").fit(frame)
+    empty = frame.assign(b=pd.Series([None] * 60, dtype=kind))
+    with pytest.raises(ValueError, match=r"column 'b' holds nothing and is of type .* to float"):
+        imputer.transform(empty)

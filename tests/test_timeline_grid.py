@@ -195,3 +195,12 @@ def test_days_from_monday_to_friday_are_steps_of_one():
     # With a single Sunday among them weekends are gaps.
     frame.loc[60] = [pd.Timestamp("2024-01-07"), 1.0]
     assert len(Table.read(frame).panel.values) == 82
+
+
+def test_days_go_on_through_a_night_without_their_hour() -> None:
+    days = pd.date_range("2024-03-01", periods=60) + pd.Timedelta("2h30min")
+    times = days.tz_localize("Europe/Berlin", nonexistent="NaT")
+    frame = pd.DataFrame({"x": np.arange(60.0)}, index=times)[~times.isna()]
+    timeline = read_timeline(frame, freq="D")
+    assert timeline.num_rows == 60
+    assert timeline.places.tolist() == [*range(30), *range(31, 60)]

@@ -79,7 +79,14 @@ def find_numeric(
         series = frame.iloc[:, position]
         if position in skipped:
             other.append(f"{name!r} (time or id)")
-        elif _is_numeric(series) or (wanted is not None and series.isna().all()):
+        elif _is_numeric(series):
+            chosen.append(position)
+        elif wanted is not None and series.isna().all():
+            if series.dtype != object:  # what it is filled with must fit in
+                raise ValueError(
+                    f"column {name!r} holds nothing and is of type {series.dtype}, but is to be "
+                    "filled with numbers; convert it to float"
+                )
             chosen.append(position)
         elif series.dtype.kind == "c":
             raise ValueError(f"column {name!r} is complex; split it into two real columns")

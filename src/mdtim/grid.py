@@ -265,14 +265,27 @@ def given_grid(clock: Clock, order: IntArray, joined: BoolArray, label: str, fre
         steps = _checked_steps(clock, order, off_grid, apart, joined, label, freq)
         ticks = np.repeat(known, steps) + _within(steps) * step
         return Grid(steps, ticks, step / 1e9)
-    stamps = pd.date_range(clock.stamps.min(), clock.stamps.max(), freq=offset)
-    grid = stamps.as_unit("ns").asi8
+    grid = _calendar(clock.stamps, offset).as_unit("ns").asi8
     position = np.searchsorted(grid, known)
     off_grid = np.append(grid, -1)[position] != known
     steps = _checked_steps(clock, order, off_grid, np.diff(position), joined, label, freq)
     ticks = grid[np.repeat(position, steps) + _within(steps)]
     seconds = float(np.median(np.diff(grid))) / 1e9 if len(grid) > 1 else None
     return Grid(steps, ticks, seconds)
+
+
+def _calendar(stamps: pd.DatetimeIndex, offset: pd.offsets.BaseOffset) -> pd.DatetimeIndex:
+    """All times of a calendar between the first and the last one."""
+    try:
+        return pd.date_range(stamps.min(), stamps.max(), freq=offset)
+    except ValueError:
+        if stamps.tz is None:
+            raise
+    # Some night has no such hour, or two: the next that there is, or the first.
+    wall = stamps.tz_localize(None)
+    named = pd.date_range(wall.min(), wall.max(), freq=offset)
+    is_summer = np.ones(len(named), dtype=bool)
+    return named.tz_localize(stamps.tz, ambiguous=is_summer, nonexistent="shift_forward")
 
 
 def _offset(freq: str) -> pd.offsets.BaseOffset:

@@ -239,7 +239,7 @@ class Source:
                     file, piece.part.name, has_decimal_commas=has_decimal_commas
                 )
             if schema is not None:
-                frame = _typed(frame, schema)
+                frame = _typed(frame, schema, style)
         keys = self._keys(frame, piece.part, wanted)
         return Content(frame.assign(**keys), arrow, tuple(keys), style)
 
@@ -308,8 +308,9 @@ def _rows(parquet: pq.ParquetFile, piece: Piece) -> pa.Table:
     return groups.slice(piece.begin - (int(ends[first]) - sizes[first]), piece.rows)
 
 
-def _typed(frame: pd.DataFrame, schema: pa.Schema) -> pd.DataFrame:
+def _typed(frame: pd.DataFrame, schema: pa.Schema, style: TextStyle | None) -> pd.DataFrame:
     """Give the columns of one text part the types that hold for all."""
+    said = {} if style is None else style.cells
     columns: dict[str, Any] = {}
     for name, column in frame.items():
         kind = schema.field(str(name)).type
@@ -318,5 +319,8 @@ def _typed(frame: pd.DataFrame, schema: pa.Schema) -> pd.DataFrame:
         elif pa.types.is_integer(kind) and column.dtype.kind == "f":
             columns[str(name)] = column.astype("Int64")
         elif pa.types.is_string(kind) and column.dtype.kind in "fiu":
-            columns[str(name)] = column.astype(object).where(column.notna(), None)
+            # Words that mean missing among numbers are text here, as they are in the other parts.
+            text = said.get(str(name))
+            cells = column.astype(object).where(column.notna(), None)
+            columns[str(name)] = cells if text is None else text.to_pandas().to_numpy(object)
     return frame.assign(**columns)
