@@ -25,6 +25,7 @@ TIERS = [
             "timeline",
             "table",
             "files",
+            "dates",
             "digits",
             "text_tables",
             "labels",
