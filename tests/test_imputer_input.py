@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from sklearn.exceptions import NotFittedError
@@ -303,3 +304,12 @@ def test_a_column_of_nothing_that_holds_no_numbers_is_refused(kind: str) -> None
     empty = frame.assign(b=pd.Series([None] * 60, dtype=kind))
     with pytest.raises(ValueError, match=r"column 'b' holds nothing and is of type .* to float"):
         imputer.transform(empty)
+
+
+def test_a_polars_column_of_nothing_is_filled_as_any_other() -> None:
+    values = np.random.default_rng(0).normal(size=(60, 2))
+    frame = pl.DataFrame({"a": values[:, 0], "b": values[:, 1]})
+    imputer = MDTIMImputer(window=8, device="cpu").fit(frame)
+    filled = imputer.transform(frame.with_columns(b=pl.lit(None)))
+    assert filled["b"].null_count() == 0
+    assert filled.schema == frame.schema

@@ -316,8 +316,11 @@ class _PolarsTable(_PandasTable):
         if not isinstance(data, pl.DataFrame):
             hint = "collect it first" if isinstance(data, pl.LazyFrame) else "pass a DataFrame"
             raise ValueError(f"expected a table, found a polars {type(data).__name__}; {hint}")
-        self._data = data
-        super().__init__(_arrow_view(data), options)
+        # A column of nothing has no type of its own; one that is named is to get numbers.
+        wanted = options.columns or ()
+        empty = [name for name in wanted if data.schema.get(name) == pl.Null]
+        self._data = data.with_columns(pl.col(name).cast(pl.Float64) for name in empty)
+        super().__init__(_arrow_view(self._data), options)
 
     def arrange(self, values: FloatArray) -> Any:
         import polars as pl
