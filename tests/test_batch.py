@@ -21,6 +21,8 @@ from mdtim.batch.runs import Runs
 from mdtim.batch.sample import sample_panel
 from mdtim.batch.source import Part, Piece
 from mdtim.batch.survey import _one_spacing
+from mdtim.batch.target import MODEL_FILES
+from mdtim.checkpoint import FILES
 from mdtim.doubts import ImputationWarning
 from mdtim.grid import Spacing, Workdays
 from mdtim.imputer import MDTIMImputer
@@ -328,3 +330,45 @@ def test_words_of_a_text_column_stay_in_parts_that_have_no_others(tmp_path: Path
     filled = pd.read_csv(tmp_path / "target" / "0.csv", keep_default_na=False)
     assert set(filled["alarm"]) == {"None"}
     assert "" not in filled["level"].astype(str).tolist()
+
+
+@pytest.mark.parametrize("sign", ["/", "."])
+def test_dates_of_all_parts_are_read_alike(tmp_path: Path, sign: str) -> None:
+    """Of the 12th day and of earlier ones, the day may also be the month."""
+    options, small = BatchOptions(device="cpu"), MDTIMImputer(window=16, device="cpu")
+    hours = pd.date_range("2024-01-10", periods=6 * 24, freq="h")
+    level = pd.Series(range(len(hours))).mod(24).astype(float)
+    level[(hours.hour < 3) | (hours.hour > 20)] = None
+    filled = []
+    for form in ("%Y-%m-%d %H:%M", f"%d{sign}%m{sign}%Y %H:%M"):
+        source = tmp_path / f"source-{len(filled)}"
+        source.mkdir()
+        frame = pd.DataFrame({"time": hours.strftime(form), "x": level, "y": level + 1})
+        for day in range(6):
+            part = frame[24 * day : 24 * (day + 1)]
+            part.to_csv(source / f"{day}.csv", index=False)
+        target = tmp_path / f"target-{len(filled)}"
+        report = run_batch(source, target, options, estimator=small)
+        assert not report.failures
+        parts = [pd.read_csv(target / f"{day}.csv") for day in range(6)]
+        filled.append(pd.concat(parts)[["x", "y"]].to_numpy())
+    assert (filled[0] == filled[1]).all()
+    # Another style of writing the same order is no matter; a day later one part is in seconds.
+    seconds = pd.read_csv(source / "5.csv")
+    seconds["time"] += ":00"
+    seconds.to_csv(source / "5.csv", index=False)
+    again = run_batch(source, tmp_path / "seconds", options, estimator=small)
+    assert not again.failures
+    # Where no part tells them apart, nothing is guessed.
+    early = tmp_path / "early"
+    early.mkdir()
+    times = pd.date_range("2024-01-01", periods=96, freq="h").strftime("%d/%m/%Y %H:%M")
+    table = pd.DataFrame({"time": times, "x": [None, *range(95)]})
+    for number in range(2):
+        table[48 * number : 48 * (number + 1)].to_csv(early / f"{number}.csv", index=False)
+    with pytest.raises(ValueError, match="can be read in two ways"):
+        run_batch(early, tmp_path / "nowhere", options, estimator=small)
+
+
+def test_a_model_in_a_target_has_the_files_of_any_model() -> None:
+    assert MODEL_FILES == FILES

@@ -17,11 +17,10 @@ from typer.testing import CliRunner
 
 from batch_cases import OPTIONS, Case, fill, read_parts, same
 from deadly import KillOnce, die
-from mdtim.batch import BatchOptions, run_batch, work
+from mdtim.batch import run_batch, work
 from mdtim.batch.engine import Outcome, run_all
 from mdtim.batch.engine_local import LocalPool
 from mdtim.cli import app
-from mdtim.imputer import MDTIMImputer
 
 
 def test_a_rerun_does_only_what_is_missing_or_changed(
@@ -160,35 +159,3 @@ def test_parts_that_the_source_has_no_more_are_named(
     (source / "part-1.parquet").unlink()
     (note,) = [note for note in fill(source, target, case).notes if "earlier run" in note]
     assert "still holds part-1.parquet of an earlier run" in note
-
-
-@pytest.mark.parametrize("sign", ["/", "."])
-def test_dates_of_all_parts_are_read_alike(tmp_path: Path, sign: str) -> None:
-    """Of the 12th day and of earlier ones, the day may also be the month."""
-    options, small = BatchOptions(device="cpu"), MDTIMImputer(window=16, device="cpu")
-    hours = pd.date_range("2024-01-10", periods=6 * 24, freq="h")
-    level = pd.Series(range(len(hours))).mod(24).astype(float)
-    level[(hours.hour < 3) | (hours.hour > 20)] = None
-    filled = []
-    for form in ("%Y-%m-%d %H:%M", f"%d{sign}%m{sign}%Y %H:%M"):
-        source = tmp_path / f"source-{len(filled)}"
-        source.mkdir()
-        frame = pd.DataFrame({"time": hours.strftime(form), "x": level, "y": level + 1})
-        for day in range(6):
-            part = frame[24 * day : 24 * (day + 1)]
-            part.to_csv(source / f"{day}.csv", index=False)
-        target = tmp_path / f"target-{len(filled)}"
-        report = run_batch(source, target, options, estimator=small)
-        assert not report.failures
-        parts = [pd.read_csv(target / f"{day}.csv") for day in range(6)]
-        filled.append(pd.concat(parts)[["x", "y"]].to_numpy())
-    assert (filled[0] == filled[1]).all()
-    # Where no part tells them apart, nothing is guessed.
-    early = tmp_path / "early"
-    early.mkdir()
-    times = pd.date_range("2024-01-01", periods=96, freq="h").strftime("%d/%m/%Y %H:%M")
-    table = pd.DataFrame({"time": times, "x": [None, *range(95)]})
-    for number in range(2):
-        table[48 * number : 48 * (number + 1)].to_csv(early / f"{number}.csv", index=False)
-    with pytest.raises(ValueError, match="can be read in two ways"):
-        run_batch(early, tmp_path / "nowhere", options, estimator=small)

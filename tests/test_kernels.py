@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gpu_cases import needs_cuda, poisoned, relative_error, run_python
-from mdtim import cuda_attention, kernels
+from mdtim import cuda_attention, kernels, triton_attention
 from mdtim.kernels import (
     axis_attention,
     pair_channels,
@@ -181,6 +181,22 @@ def test_a_gpu_takes_triton_for_short_sequences_and_sdpa_for_the_rest(
         assert axis_attention(qkv, 2, "variate", rope=True) == "sdpa"
 
 
+def test_a_hopper_gpu_takes_the_kernels_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(cuda_attention, "fits", lambda *_: True)
+    monkeypatch.setattr(cuda_attention, "launch", lambda *arguments: launched.append(arguments))
+    qkv, grad = torch.zeros(2, 48, 3, 3 * 2 * 16), torch.zeros(2, 48, 3, 2 * 16)
+    out = triton_attention.attend(qkv, None, 2, True)
+    dqkv = triton_attention.attend_backward(grad, qkv, None, None, 2, False)
+    forward, backward = launched
+    assert (forward[0], forward[4:]) == ("attend", (2, True))
+    assert (backward[0], backward[4:]) == ("attend_backward", (2, False))
+    assert [id(x) for x in forward[3]] == [id(out)]
+    assert [id(x) for x in backward[3]] == [id(grad), id(dqkv), id(None)]
+    triton_attention.attend(qkv[:0], None, 2, True)
+    assert len(launched) == 2, "nothing to do"
+
+
 def test_a_wrong_request_says_what_is_wrong() -> None:
     qkv = torch.randn(1, 4, 2, 3 * 16)
     wrong: Any = "channel"
@@ -306,17 +322,17 @@ def test_the_triton_operator_agrees_with_the_definition_when_interpreted() -> No
         (48, 7, 8, 8),
     ],
 )
-@pytest.mark.parametrize("without", [(), ("cuda",)])
+@pytest.mark.parametrize("is_hopper", [True, False])
 def test_a_gpu_agrees_with_the_definition_at_the_sizes_of_models(
     steps: int,
     variates: int,
     heads: int,
     width: int,
     dtype: torch.dtype,
-    without: tuple[str, ...],
+    is_hopper: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if without:  # as on GPUs of other generations
+    if not is_hopper:
         monkeypatch.setattr(cuda_attention, "fits", lambda *_: False)
     qkv = torch.randn(3, steps, variates, 3 * heads * width, device="cuda").to(dtype)
     for axis in AXES:

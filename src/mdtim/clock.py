@@ -34,18 +34,18 @@ class Clock:
     """(R,) the same in the caller's time zone; None for numbers that stand for no date."""
     note: str | None = None
     """What the user should know about how the times were read."""
-    formats: tuple[str, ...] = ()
-    """Of text that is not as ISO 8601 has it: all formats in which it can be read."""
+    date_orders: tuple[str, ...] = ()
+    """Of text that is not as ISO 8601 has it: all orders of its dates that it can be read in."""
 
 
-def read_clock(series: pd.Series[Any], label: str, formats: tuple[str, ...] = ()) -> Clock:
+def read_clock(series: pd.Series[Any], label: str, date_orders: tuple[str, ...] = ()) -> Clock:
     """Read R times of any type.
 
     Parameters
     ----------
     series : (R,) timestamps, dates, periods, text or numbers
     label : how messages call it
-    formats : in which text of the same making can be read; of several readings these alone count
+    date_orders : such as dmy, of text of the same making; of several readings these alone count
 
     Examples
     --------
@@ -59,11 +59,11 @@ def read_clock(series: pd.Series[Any], label: str, formats: tuple[str, ...] = ()
     if kind == "number":
         return _number_clock(series, label)
     note: str | None = None
-    found: tuple[str, ...] = ()
+    orders: tuple[str, ...] = ()
     if kind == "stamp":
         stamps = as_stamps(series)
     elif kind == "text":
-        stamps, note, found = read_text(series.astype(object), label, formats)
+        stamps, note, orders = read_text(series.astype(object), label, date_orders)
     else:
         raise ValueError(
             f"{label} is of type {series.dtype} and cannot be read as time; expected timestamps, "
@@ -75,7 +75,7 @@ def read_clock(series: pd.Series[Any], label: str, formats: tuple[str, ...] = ()
         raise ValueError(
             f"{label} holds times outside of the years 1678 to 2261 ({error}); correct them"
         ) from error
-    return Clock(stamps.asi8, stamps, note, found)
+    return Clock(stamps.asi8, stamps, note, orders)
 
 
 def is_stamped(series: pd.Series[Any]) -> bool:

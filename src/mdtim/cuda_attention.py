@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -33,52 +34,33 @@ _PROGRAMS = {
 """Programs that share a multiprocessor's registers; the fastest on an H200 of those that fit it."""
 
 
-def fits(qkv_BTVE: Tensor, num_heads: int, over_time: bool, *others: Tensor) -> bool:
-    """Whether the kernels take this tensor and what lies beside it, where they lie."""
+def fits(qkv_BTVE: Tensor, num_heads: int, over_time: bool, *others: Tensor | None) -> bool:
+    """Whether the kernels take this tensor and those beside it, where they lie."""
     return (
         qkv_BTVE.is_cuda
         and qkv_BTVE.itemsize == 2
         and qkv_BTVE.shape[-1] == 3 * HEAD_WIDTH * num_heads
         and qkv_BTVE.shape[1 if over_time else 2] <= MAX_LENGTH
         and torch.cuda.get_device_capability(qkv_BTVE.device) == (9, 0)
-        and all(tensor.data_ptr() % 16 == 0 for tensor in (qkv_BTVE, *others))
+        and all(x is None or x.data_ptr() % 16 == 0 for x in (qkv_BTVE, *others))
         and has_compiler()
     )
 
 
-def attend(qkv_BTVE: Tensor, table_Ld: Tensor | None, num_heads: int, over_time: bool) -> Tensor:
-    """Run the forward kernel on a contiguous input, (B, T, V, E) to (B, T, V, D)."""
-    out_BTVD = qkv_BTVE.new_empty((*qkv_BTVE.shape[:3], HEAD_WIDTH * num_heads))
-    _launch("attend", qkv_BTVE, table_Ld, (out_BTVD,), num_heads, over_time)
-    return out_BTVD
-
-
-def attend_backward(
-    grad_BTVD: Tensor,
-    qkv_BTVE: Tensor,
-    table_Ld: Tensor | None,
-    out_BTVD: Tensor | None,
-    num_heads: int,
-    over_time: bool,
-) -> Tensor:
-    """Run the backward kernel on contiguous inputs; it fills `out_BTVD` once more if given."""
-    dqkv_BTVE = torch.empty_like(qkv_BTVE)
-    others = (grad_BTVD, dqkv_BTVE, out_BTVD)
-    _launch("attend_backward", qkv_BTVE, table_Ld, others, num_heads, over_time)
-    return dqkv_BTVE
-
-
-def _launch(
-    name: str,
+def launch(
+    name: Literal["attend", "attend_backward"],
     qkv_BTVE: Tensor,
     table_Ld: Tensor | None,
     others: tuple[Tensor | None, ...],
     num_heads: int,
     over_time: bool,
 ) -> None:
-    """Run a kernel with one program per group of sequences and of heads."""
-    if qkv_BTVE.numel() == 0:
-        return
+    """Run a kernel with one program per group of sequences and of heads.
+
+    Parameters
+    ----------
+    others : tensors that the kernel takes behind these; all contiguous
+    """
     num_windows, num_steps, num_variates, _ = qkv_BTVE.shape
     length = num_steps if over_time else num_variates
     num_sequences = num_windows * num_steps * num_variates // length

@@ -26,7 +26,6 @@ def fits(x_RD: Tensor, weight: Tensor, *others: Tensor) -> bool:
     return (
         x_RD.is_cuda
         and x_RD.itemsize == 2
-        and torch.version.hip is None
         and torch.cuda.get_device_capability(x_RD.device) == (9, 0)
         and has_compiler()
         and width in _WIDTHS

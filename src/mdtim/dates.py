@@ -75,10 +75,26 @@ def _style(cell: str) -> _Style:
     return _Style()
 
 
+def _order(format: str) -> str:
+    """Of day, month and year in a format, such as dmy."""
+    return "".join(re.findall(r"%([dmby])", format, re.IGNORECASE)).lower().replace("b", "m")
+
+
 def read_text(
-    text: pd.Series[Any], label: str, formats: tuple[str, ...] = ()
+    text: pd.Series[Any], label: str, orders: tuple[str, ...] = ()
 ) -> tuple[pd.DatetimeIndex, str | None, tuple[str, ...]]:
-    """Read (R,) text in one format throughout; also a note where two would do, and all that do."""
+    """Read (R,) text in one format throughout.
+
+    Parameters
+    ----------
+    orders : of day, month and year in text of the same making; of several readings these count
+
+    Returns
+    -------
+    stamps : (R,)
+    note : what to say where two readings would do, and tell other distances
+    orders : of all readings that would do; none for ISO 8601
+    """
     if not len(text):
         return pd.DatetimeIndex([]), None, ()
     first = str(text.iloc[0])
@@ -95,15 +111,15 @@ def read_text(
             found[format] = stamps
         elif np.sum(stamps.isna()) < np.sum(best.isna()):
             best = stamps
-    found = {format: found[format] for format in found if format in formats} or found
+    found = {format: found[format] for format in found if _order(format) in orders} or found
     if found:
-        readings = tuple(found)
         # Of several readings the usual one, unless it alone is out of order.
         chosen = next(filter(lambda format: _is_in_order(found[format]), found), next(iter(found)))
         stamps = found.pop(chosen)
         if style.separator == ".":  # written day first nearly everywhere
             found.clear()
-        return stamps, _ambiguity(text, stamps, chosen, found, label), readings
+        possible = tuple(dict.fromkeys(map(_order, (chosen, *found))))
+        return stamps, _ambiguity(text, stamps, chosen, found, label), possible
     row = int(np.flatnonzero(best.isna())[0])
     raise ValueError(
         f"{label} cannot be read as time: row {row} holds {text.iloc[row]!r}; write all of its "

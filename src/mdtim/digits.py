@@ -86,22 +86,29 @@ def note_doubts(numeric: Mapping[str, pa.ChunkedArray], grouping: str) -> None:
     }
     for name, cells in known.items():
         if name in grouped:
-            # A cell such as 1,2 may be none of decimal commas, but no dot is without reason.
+            # Beside decimal dots a comma can only group; but one elsewhere may be of a list: 1,2.
             if grouping == "." and not _shows_groups(cells, grouping):
-                said = "are read as thousands, as other numbers have decimal commas; if not, write "
-                _warn_of_size(name, cells, grouping, said + "{other}")
+                cell = _first_with(cells, grouping)
+                _warn(
+                    f"numbers such as {cell!r} in column {name!r} are read as thousands, as other "
+                    f"numbers have decimal commas; if not, write {cell.replace('.', ',')}"
+                )
             continue
         for sign in ".,":
             if _may_group(cells, sign, sure):
-                said = "are read with a decimal sign; if it groups thousands, remove it"
-                _warn_of_size(name, cells, sign, said)
+                _warn(
+                    f"numbers such as {_first_with(cells, sign)!r} in column {name!r} are read "
+                    "with a decimal sign; if it groups thousands, remove it"
+                )
                 break
 
 
-def _warn_of_size(name: str, cells: Any, sign: str, said: str) -> None:
-    cell = cells.filter(pc.match_substring(cells, sign))[0].as_py()
-    said = said.format(other=cell.replace(sign, _OTHER[sign]))
-    message = f"numbers such as {cell!r} in column {name!r} {said}"
+def _first_with(cells: Any, sign: str) -> str:
+    found: str = cells.filter(pc.match_substring(cells, sign))[0].as_py()
+    return found
+
+
+def _warn(message: str) -> None:
     warnings.warn(message, TableWarning, stacklevel=4)
 
 

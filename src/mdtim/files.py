@@ -188,8 +188,7 @@ def _arrow_table(frame: pd.DataFrame, source: ParquetSource) -> pa.Table:
         table = pa.Table.from_pandas(frame.drop(columns=kept))
     except pa.ArrowTypeError as error:
         raise ValueError(
-            "a column cannot be written to Parquet with other rows than it had; leave it out "
-            f"({error})"
+            f"a column cannot be written to Parquet; leave it out ({error})"
         ) from error
     for position, name in enumerate(frame.columns):
         if name in kept:

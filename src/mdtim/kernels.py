@@ -1,7 +1,8 @@
 """Attention along one axis of a (B, T, V, E) tensor, for many short sequences.
 
 The sequences of a factorized transformer are tiny (5 to 128 positions) and lie strided in
-memory. On a GPU the Triton operator of :mod:`mdtim.triton_attention` reads them where they lie.
+memory. On a GPU the operator of :mod:`mdtim.triton_attention` reads them where they lie, by kernels
+in Triton or, on a Hopper GPU, in CUDA C++.
 Elsewhere, and for longer sequences, PyTorch's own operators do the work.
 
 Shapes: B windows, T steps, V variates, H heads, d head width, D = H * d, E = 3 * D (q | k | v),

@@ -58,8 +58,8 @@ class TableOptions:
     """Numbers that stand for missing, beside NaN."""
     spacing: Spacing | None = None
     """Spacing of the data set that the table is a part of; None: found by itself."""
-    date_formats: tuple[str, ...] = ()
-    """In which all dates of that data set can be read, as text; none: found by itself."""
+    date_orders: tuple[str, ...] = ()
+    """Such as dmy, of the dates of that data set as text; none: found by itself."""
 
 
 _DEFAULTS = TableOptions()
@@ -217,7 +217,7 @@ class _PandasTable(Table):
         names = unique_names(frame)
         if len(frame) == 0:
             raise ValueError("the table has no rows; pass at least one")
-        known = (options.spacing, options.date_formats)
+        known = (options.spacing, options.date_orders)
         timeline = read_timeline(frame, options.time, options.id, options.freq, *known)
         self.timeline = timeline
         self.notes = timeline.notes

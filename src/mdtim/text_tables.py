@@ -136,8 +136,8 @@ def _read_cells(body: bytes, names: list[str], separator: str, path: Path) -> li
         num_empty = body.count(b"\n") - stripped.count(b"\n")
         if stripped and num_empty > 0:
             warnings.warn(
-                f"{path.name} ends with {num_empty} empty line{'s' * (num_empty > 1)}, which are "
-                "left out; write NA where a value is missing",
+                f"{path.name} ends with {num_empty} empty line{'s' * (num_empty > 1)}, left out; "
+                "write NA where a value is missing",
                 TableWarning,
                 stacklevel=3,
             )

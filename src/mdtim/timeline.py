@@ -122,7 +122,7 @@ def read_timeline(
     id: str | None = None,
     freq: str | None = None,
     spacing: Spacing | None = None,
-    date_formats: tuple[str, ...] = (),
+    date_orders: tuple[str, ...] = (),
 ) -> Timeline:
     """Find the series and the times of a frame and lay its rows out on a regular grid.
 
@@ -131,7 +131,7 @@ def read_timeline(
     frame : (R, C)
     time, id : names of columns or index levels; the time is found by itself where not named
     freq : pandas offset alias of the grid; inferred where not given
-    spacing, date_formats : of the data set the frame is a part of, where known
+    spacing, date_orders : of the data set the frame is a part of, where known
 
     Examples
     --------
@@ -160,7 +160,7 @@ def read_timeline(
             id=id_field,
             notes=_not_taken_for_time(frame, id_field),
         )
-    clock = read_clock(time_field.of(frame), time_field.label(frame), date_formats)
+    clock = read_clock(time_field.of(frame), time_field.label(frame), date_orders)
     order = _time_order(clock.ticks, codes)
     joined = codes[order][1:] == codes[order][:-1]
     distances = np.diff(clock.ticks[order])

@@ -13,7 +13,7 @@ L attended length (T or V), R rows of a tile.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -80,8 +80,6 @@ _triton_attention.register_autograd(_differentiate, setup_context=_save_for_back
 
 def attend(qkv_BTVE: Tensor, table_Ld: Tensor | None, num_heads: int, over_time: bool) -> Tensor:
     """Run a forward kernel on a contiguous input, (B, T, V, E) to (B, T, V, D)."""
-    if cuda_attention.fits(qkv_BTVE, num_heads, over_time):
-        return cuda_attention.attend(qkv_BTVE, table_Ld, num_heads, over_time)
     out_BTVD = qkv_BTVE.new_empty((*qkv_BTVE.shape[:3], qkv_BTVE.shape[3] // 3))
     _launch(_forward_kernel, qkv_BTVE, table_Ld, (out_BTVD,), num_heads, over_time)
     return out_BTVD
@@ -96,10 +94,6 @@ def attend_backward(
     over_time: bool,
 ) -> Tensor:
     """Run a backward kernel on contiguous inputs; it fills `out_BTVD` once more if given."""
-    if cuda_attention.fits(qkv_BTVE, num_heads, over_time, grad_BTVD):
-        return cuda_attention.attend_backward(
-            grad_BTVD, qkv_BTVE, table_Ld, out_BTVD, num_heads, over_time
-        )
     dqkv_BTVE = torch.empty_like(qkv_BTVE)
     others = (grad_BTVD, dqkv_BTVE, out_BTVD)
     _launch(_backward_kernel, qkv_BTVE, table_Ld, others, num_heads, over_time)
@@ -115,9 +109,15 @@ def _launch(
     over_time: bool,
 ) -> None:
     """Run a kernel with one program per tile of sequences and group of heads."""
-    num_windows, num_steps, num_variates, channels = qkv_BTVE.shape
     if qkv_BTVE.numel() == 0:
         return
+    if cuda_attention.fits(qkv_BTVE, num_heads, over_time, *others):
+        name: Literal["attend", "attend_backward"] = (
+            "attend" if kernel is _forward_kernel else "attend_backward"
+        )
+        cuda_attention.launch(name, qkv_BTVE, table_Ld, others, num_heads, over_time)
+        return
+    num_windows, num_steps, num_variates, channels = qkv_BTVE.shape
     length = num_steps if over_time else num_variates
     num_sequences = num_windows * num_steps * num_variates // length
     width = channels // (3 * num_heads)

@@ -63,8 +63,7 @@ class ScanCache:
                 "spacings": [spacing and asdict(spacing) for spacing in scan.spacings],
                 "weekdays": scan.workdays and scan.workdays._asdict(),
                 "decimal": scan.decimal,
-                "date_formats": scan.date_formats,
-                "doubt": scan.doubt,
+                "date_orders": scan.date_orders,
             }
             self.target.write(f"{name}.npz", scan.runs.to_bytes())
             self.target.write(f"{name}.json", json.dumps(document).encode())
@@ -75,7 +74,7 @@ class ScanCache:
         if not self.target.place.exists(f"{name}.json"):
             return None
         document: dict[str, Any] = json.loads(self.target.place.read(f"{name}.json"))
-        if document["part"] != asdict(part) or not part.modified or "doubt" not in document:
+        if document["part"] != asdict(part) or not part.modified or "date_orders" not in document:
             return None
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"])))
         return PartScan(
@@ -90,6 +89,5 @@ class ScanCache:
             document["weekdays"] and Workdays(**document["weekdays"]),
             Runs.from_bytes(self.target.place.read(f"{name}.npz")),
             document["decimal"],
-            tuple(document["date_formats"]),
-            document["doubt"],
+            tuple(document["date_orders"]),
         )

@@ -238,6 +238,7 @@ class Source:
                 frame, style = decode_frame(
                     file, piece.part.name, has_decimal_commas=has_decimal_commas
                 )
+            assert style is not None
             if schema is not None:
                 frame = _typed(frame, schema, style)
         keys = self._keys(frame, piece.part, wanted)
@@ -308,9 +309,8 @@ def _rows(parquet: pq.ParquetFile, piece: Piece) -> pa.Table:
     return groups.slice(piece.begin - (int(ends[first]) - sizes[first]), piece.rows)
 
 
-def _typed(frame: pd.DataFrame, schema: pa.Schema, style: TextStyle | None) -> pd.DataFrame:
+def _typed(frame: pd.DataFrame, schema: pa.Schema, style: TextStyle) -> pd.DataFrame:
     """Give the columns of one text part the types that hold for all."""
-    said = {} if style is None else style.cells
     columns: dict[str, Any] = {}
     for name, column in frame.items():
         kind = schema.field(str(name)).type
@@ -320,7 +320,5 @@ def _typed(frame: pd.DataFrame, schema: pa.Schema, style: TextStyle | None) -> p
             columns[str(name)] = column.astype("Int64")
         elif pa.types.is_string(kind) and column.dtype.kind in "fiu":
             # Words that mean missing among numbers are text here, as they are in the other parts.
-            text = said.get(str(name))
-            cells = column.astype(object).where(column.notna(), None)
-            columns[str(name)] = cells if text is None else text.to_pandas().to_numpy(object)
+            columns[str(name)] = style.cells[str(name)].to_pandas().to_numpy(object)
     return frame.assign(**columns)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from mdtim.batch.runs import Runs
 from mdtim.batch.source import Part, Piece
-from mdtim.batch.work import PartScan, Reading, shared_formats
+from mdtim.batch.work import PartScan, Reading, shared_orders
 from mdtim.grid import DAY, Spacing, Workdays
 
 Look = Callable[[Reading, Sequence[Part]], Iterator[PartScan]]
@@ -62,7 +62,7 @@ def survey(reading: Reading, look: Look) -> Survey:
         alone = [scan.part for scan in scans.values() if scan.decimal == "."]
         scans = {name: scan for name, scan in scans.items() if scan.part not in alone}
         scans |= {scan.part.name: scan for scan in look(reading, alone)}
-    reading, scans = _with_one_date_format(reading, scans, look)
+    reading, scans = _with_one_date_order(reading, scans, look)
     schema = _one_schema([scans[name] for name in sorted(scans)])
     spacing = _one_spacing(list(scans.values()))
     final = replace(reading, schema=schema, options=replace(reading.options, spacing=spacing))
@@ -79,28 +79,27 @@ def survey(reading: Reading, look: Look) -> Survey:
     return _joined(final, tuple(scans[name] for name in sorted(scans)))
 
 
-def _with_one_date_format(
+def _with_one_date_order(
     reading: Reading, scans: dict[str, PartScan], look: Look
 ) -> tuple[Reading, dict[str, PartScan]]:
-    """Read the dates of all parts alike: one part of a month may be read in two ways, not all."""
-    told = [scan.date_formats for scan in scans.values() if scan.date_formats]
-    shared = shared_formats(told)
-    if told and not shared:
-        odd = next(s for s in scans.values() if s.date_formats and s.date_formats != told[0])
+    """Let parts with a 13th day tell those without whether the day or the month comes first."""
+    unclear = [scan for scan in scans.values() if len(scan.date_orders) > 1]
+    if not unclear or len(scans) == 1:
+        return reading, scans
+    possible = {order for scan in unclear for order in scan.date_orders}
+    shared = shared_orders(
+        [scan.date_orders for scan in scans.values() if possible & set(scan.date_orders)]
+    )
+    if len(shared) != 1:
+        others = "no other part tells which" if shared else "other parts do not agree"
         raise ValueError(
-            f"no format reads the dates of all parts: {odd.part.name} has "
-            f"{odd.date_formats[0]}, others {told[0][0]}; write them as 2020-01-31"
+            f"the dates of {unclear[0].part.name} can be read in two ways, and {others}; write "
+            "dates as 2020-01-31"
         )
-    again = [s.part for s in scans.values() if s.date_formats and s.date_formats != shared]
-    if again:
-        reading = replace(reading, options=replace(reading.options, date_formats=shared))
-        scans = {name: scan for name, scan in scans.items() if scan.part not in again}
-        scans |= {scan.part.name: scan for scan in look(reading, again)}
-    if len(shared) > 1:
-        for scan in scans.values():
-            if scan.doubt is not None:
-                raise ValueError(f"{scan.part.name}: {scan.doubt}")
-    return reading, scans
+    reading = replace(reading, options=replace(reading.options, date_orders=shared))
+    again = look(reading, [scan.part for scan in unclear])
+    kept = {name: scan for name, scan in scans.items() if scan not in unclear}
+    return reading, kept | {scan.part.name: scan for scan in again}
 
 
 def _joined(reading: Reading, scans: tuple[PartScan, ...]) -> Survey:

@@ -22,6 +22,7 @@ from mdtim.batch.source import Place, Source
 OURS = "_mdtim"
 FORMAT_VERSION = 1
 MODEL_FILES = ("config.json", "model.safetensors")
+"""As `mdtim.checkpoint` calls them, which loads PyTorch."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,6 @@ class Target:
         is_whole = info.type == pa.fs.FileType.File and info.size == found["size"]
         return found if is_whole else None
 
-    # -- the model --------------------------------------------------------------------------
-
     def left_behind(self, source: Source) -> list[str]:
         """Parts of earlier runs that are still here, while the source has them no more."""
         selector = pa.fs.FileSelector(self.place.root, recursive=True, allow_not_found=True)
@@ -107,6 +106,8 @@ class Target:
         ours = {name for name in names if not name.startswith(f"{OURS}/")}
         gone = ours - {part.name for part in source.parts}
         return sorted(name for name in gone if _record(name) in names)
+
+    # -- the model --------------------------------------------------------------------------
 
     def model(self) -> dict[str, bytes] | None:
         """Files of the model that an earlier run fitted here."""

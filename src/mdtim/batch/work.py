@@ -66,7 +66,7 @@ class Reading:
             raise ValueError(f"{part.name}: {error}") from error
         assert table.timeline is not None
         clock = table.timeline.clock
-        if clock is None or clock.note is None or (is_scan and len(clock.formats) > 1):
+        if clock is None or clock.note is None or (is_scan and len(clock.date_orders) > 1):
             return table
         raise ValueError(f"{part.name}: {clock.note}")  # parts may be read in different ways
 
@@ -79,10 +79,10 @@ class Reading:
         return hashlib.sha256(repr(said).encode()).hexdigest()
 
 
-def shared_formats(found: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Formats in which all of several texts can be read, in the order of the first."""
+def shared_orders(found: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Orders of day, month and year in which all of several texts can be read."""
     first = found[0] if found else ()
-    return tuple(format for format in first if all(format in other for other in found))
+    return tuple(order for order in first if all(order in other for other in found))
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,10 +104,8 @@ class PartScan:
     """Pieces are numbered from 0 within the part."""
     decimal: str | None
     """Decimal sign of its numbers, if it is text."""
-    date_formats: tuple[str, ...]
-    """In which its dates can be read, if they are text other than ISO 8601."""
-    doubt: str | None
-    """What to say if its dates remain uncertain."""
+    date_orders: tuple[str, ...]
+    """Of day, month and year, in which its dates can be read, if they are text to be guessed at."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +121,7 @@ class Scanner:
             raise ValueError(f"{part.name} is an empty file; remove it or write it again")
         pieces = reading.source.pieces(part, reading.piece_rows)
         runs, spacings, workdays, rows, times = [], [], [], 0, set()
-        formats: list[tuple[str, ...]] = []
-        doubt: str | None = None
+        orders: list[tuple[str, ...]] = []
         schema: pa.Schema | None = None
         for number, piece in enumerate(pieces):
             with warnings.catch_warnings():
@@ -140,9 +137,8 @@ class Scanner:
             times.add(table.timeline.time)
             clock = table.timeline.clock
             workdays.append(None if clock is None else Workdays.of(clock))
-            if clock is not None and clock.formats:
-                formats.append(clock.formats)
-                doubt = doubt or clock.note
+            if clock is not None and clock.date_orders:
+                orders.append(clock.date_orders)
         if len(times) > 1:
             raise ValueError(
                 f"{part.name} has a column that tells the time of some of its rows and is mostly "
@@ -160,8 +156,7 @@ class Scanner:
             Workdays.join(workdays),
             Runs.join(runs),
             None if content.style is None else content.style.decimal,
-            shared_formats(formats),
-            doubt,
+            shared_orders(orders),
         )
 
     def _schema(self, piece: Piece, content: Content) -> pa.Schema:
