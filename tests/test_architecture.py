@@ -58,8 +58,9 @@ TIERS = [
     {
         *("baselines.protocol", "baselines.settings", "baselines.references"),
         *("baselines.noise", "baselines.diffusion", "baselines.encoder", "baselines.csdi"),
+        *("baselines.cuda_layers", "baselines.fused_noise"),
         *("baselines.regression", "baselines.pypots", "baselines.registry", "pypots"),
-        *("baselines.fgti", "baselines.fgti.filters"),
+        *("baselines.fgti", "baselines.fgti.filters", "baselines.fgti.filling"),
         *("baselines.fgti.network", "baselines.fgti.imputer"),
     },
     {"benchmark", "service"},

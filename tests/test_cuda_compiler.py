@@ -54,6 +54,16 @@ def test_the_mlp_compiles(width: int, inner: int, half: int) -> None:
 
 
 @pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("views", [0, 2])
+def test_layers_of_compared_systems_compile(views: int) -> None:
+    sizes = {"C": 64, "HEADS": 8, "WIDTH": 8, "HIDDEN": 64, "WARPS": 12, "SHARED": 1}
+    tiling = {"LENGTH": 21, "TILES": 3, "PACKED": 2}
+    file = "baselines/cuda_layers.cu"
+    assert b"encode" in compile_for("sm_90", file, **sizes, **tiling, VIEWS=views)
+    assert b"finish" in compile_for("sm_90", file, C=128, WARPS=8)
+
+
+@pytest.mark.usefixtures("compiler")
 def test_a_source_that_does_not_compile_says_where() -> None:
     with pytest.raises(RuntimeError, match=r"(?s)cuda_mlp.cu with .*does not compile.*error"):
         compile_for("sm_90a", "cuda_mlp.cu", HALF=0, D=256, F=1024, ROWS=1)

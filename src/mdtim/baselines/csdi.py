@@ -3,7 +3,8 @@
 PyPOTS keeps the channels in front and turns all states around before and behind each attention,
 one sample at a time. Here channels lie last from beginning to end, the samples of a window side by
 side, and what a window says is projected once for all noise levels. On a GPU the states are
-float16, whose ten bits are those of the products in PyPOTS (TF32).
+float16, whose ten bits are those of the products in PyPOTS (TF32), and the layers are run by
+kernels of :mod:`mdtim.baselines.cuda_layers` where these take them.
 
 B windows, S samples of each, N = B * S, T steps, V variates, C channels, E = 2 * C.
 """
@@ -20,8 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mdtim.baselines import cuda_layers
 from mdtim.baselines.diffusion import Schedule
 from mdtim.baselines.encoder import encode
+from mdtim.baselines.fused_noise import FusedNoise
 from mdtim.baselines.noise import cell_keys, normal, parts, samples_first
 from mdtim.baselines.protocol import Windows
 
@@ -42,6 +45,7 @@ class CSDISampler:
         self.device = device
         self.dtype = torch.float16 if device.type == "cuda" else torch.float32
         self.network = copy.deepcopy(core.backbone.diff_model).to(self.dtype)
+        self._fused: FusedNoise | None = None
         betas, kept = core.backbone.beta, core.backbone.alpha
         # Passes over the states outside of products and attention are most of the time: fused.
         gpu = device.type == "cuda"
@@ -71,12 +75,14 @@ class CSDISampler:
         return samples_first(current, num_samples)
 
     def _sides(self, seen_BTV: Tensor) -> list[Tensor]:
-        """(B, T, V, E) for each layer: side information, projected."""
+        """(B, T, V, E) for each layer: side information, projected, with the bias added to it."""
         cond_BVT = seen_BTV.transpose(1, 2).float()
         steps_BT = torch.arange(seen_BTV.shape[1], device=self.device).expand(len(seen_BTV), -1)
         side_BTVF = self.core.get_side_info(steps_BT.float(), cond_BVT).permute(0, 3, 2, 1)
-        side_BTVF = side_BTVF.to(self.dtype)
-        return [_point(layer.cond_projection, side_BTVF) for layer in self.network.residual_layers]
+        return [
+            (_point(layer.cond_projection, side_BTVF) + layer.mid_projection.bias).to(self.dtype)
+            for layer in self.core.backbone.diff_model.residual_layers
+        ]
 
     def noise(self, inputs_NTV2: Tensor, sides: Sequence[Tensor], step: int) -> Tensor:
         """(N, T, V) float32, what the network says is noise.
@@ -88,7 +94,14 @@ class CSDISampler:
         """
         network = self.network
         level = network.diffusion_embedding(torch.tensor([step], device=self.device))
-        levels = [layer.diffusion_projection(level) for layer in network.residual_layers]
+        levels = [layer.diffusion_projection(level)[0] for layer in network.residual_layers]
+        layer = network.residual_layers[0].time_layer.layers[0]
+        shape = *inputs_NTV2.shape[1:3], layer.linear1.in_features, layer.self_attn.num_heads
+        hidden = layer.linear1.out_features
+        if cuda_layers.fits(self.device, *shape, hidden=hidden, guided=False):
+            self._fused = self._fused or _fuse(self.core.backbone.diff_model)
+            said = [cuda_layers.Said(side, None) for side in sides]
+            return self._fused(inputs_NTV2, levels, said)
         return self._run(inputs_NTV2.to(self.dtype), sides, levels)
 
     def _forward(
@@ -104,7 +117,8 @@ class CSDISampler:
                 y = encode(layer.time_layer.layers[0], y, "time")
             if y.shape[2] > 1:
                 y = encode(layer.feature_layer.layers[0], y, "variate")
-            y = _point(layer.mid_projection, y).view(len(side), -1, *side.shape[1:]) + side[:, None]
+            y = F.linear(y, _of_point(layer.mid_projection)[0])
+            y = y.view(len(side), -1, *side.shape[1:]) + side[:, None]
             gate, content = y.view(*h.shape[:3], -1).chunk(2, dim=-1)
             y = _point(layer.output_projection, gate.sigmoid() * content.tanh())
             residual, skip = y.chunk(2, dim=-1)
@@ -115,6 +129,32 @@ class CSDISampler:
         return _point(network.output_projection2, total)[..., 0].float()
 
 
+def _fuse(network: Any) -> FusedNoise:
+    first, last = network.output_projection1, network.output_projection2
+    return FusedNoise(
+        _of_point(network.input_projection),
+        [_pack(layer) for layer in network.residual_layers],
+        (_of_point(first), _of_point(last)),
+    )
+
+
+def _pack(layer: Any) -> cuda_layers.Layer:
+    time, variate = layer.time_layer.layers[0], layer.feature_layer.layers[0]
+    middle, _ = _of_point(layer.mid_projection)
+    return cuda_layers.Layer(
+        time=cuda_layers.pack_encoder(time),
+        variate=cuda_layers.pack_encoder(variate),
+        gate=cuda_layers.pack_gate(middle, *_of_point(layer.output_projection)),
+        num_heads=time.self_attn.num_heads,
+        hidden=time.linear1.out_features,
+    )
+
+
+def _of_point(convolution: nn.Conv1d) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a convolution of one point, as of a product over the last axis."""
+    assert convolution.bias is not None
+    return convolution.weight[:, :, 0], convolution.bias
+
+
 def _point(convolution: nn.Conv1d, x: Tensor) -> Tensor:
-    """A convolution of one point, over the last axis."""
-    return F.linear(x, convolution.weight[:, :, 0], convolution.bias)
+    return F.linear(x, *_of_point(convolution))

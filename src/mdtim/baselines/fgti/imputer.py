@@ -9,14 +9,15 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mdtim.baselines.diffusion import Schedule
-from mdtim.baselines.fgti.network import Condition, GuidedNoiseNetwork, NetworkSizes
+from mdtim.baselines.fgti.filling import FusedFilling, PlainFilling
+from mdtim.baselines.fgti.network import GuidedNoiseNetwork, NetworkSizes
 from mdtim.baselines.noise import CELLS_AT_ONCE, cell_keys, normal, parts, samples_first
 from mdtim.baselines.protocol import Filled, HeldOut, Windows, keep_observed
 from mdtim.baselines.settings import Settings
@@ -56,7 +57,7 @@ class FGTIImputer:
             torch.manual_seed(seed)
             self.network = GuidedNoiseNetwork(sizes, num_variates).to(device)
         self.schedule = Schedule.quadratic(sizes.num_diffusion_steps, first, last, device)
-        self._filling: Callable[..., Tensor] | None = None
+        self._filling: PlainFilling | FusedFilling | None = None
         self.fill_dtype = torch.float16 if device.type == "cuda" else torch.float32
 
     @property
@@ -115,7 +116,7 @@ class FGTIImputer:
         self, values_BTV: Windows, hidden: np.ndarray, step: np.ndarray, noise: np.ndarray
     ) -> Tensor:
         put = self._put
-        condition = self._condition(np.where(hidden, np.nan, values_BTV))
+        condition = self.network.condition(*self._see(np.where(hidden, np.nan, values_BTV)))
         hidden_BTV = torch.from_numpy(hidden).to(self.device)
         noise_BTV, step_B = put(noise), torch.from_numpy(step).to(self.device)
         noised = self.schedule.noised(put(np.nan_to_num(values_BTV)), noise_BTV, step_B)
@@ -149,9 +150,9 @@ class FGTIImputer:
         """Samples by running the noise backwards; the fill is their median."""
         self.network.eval()
         if self._filling is None:
-            network = copy.deepcopy(self.network).to(self.fill_dtype)
-            gpu = self.device.type == "cuda"
-            self._filling = torch.compile(network, dynamic=False) if gpu else network
+            fused = FusedFilling.fits(self.network, *visible_WTV.shape[1:])
+            plain = PlainFilling(self.network, self.fill_dtype)
+            self._filling = FusedFilling(self.network) if fused else plain
         num_cells = self.num_samples * math.prod(visible_WTV.shape[1:])
         which = parts(len(visible_WTV), num_cells, self.device)
         drawn = [self._samples(self._filling, visible_WTV[part]) for part in which]
@@ -159,25 +160,24 @@ class FGTIImputer:
         samples_SWTV = keep_observed(visible_WTV, samples_SWTV)
         return Filled(keep_observed(visible_WTV, np.median(samples_SWTV, axis=0)), samples_SWTV)
 
-    def _samples(self, network: Callable[..., Tensor], visible_BTV: Windows) -> Windows:
+    def _samples(self, filling: PlainFilling | FusedFilling, visible_BTV: Windows) -> Windows:
         count = self.num_samples
-        condition = self._condition(visible_BTV).to(self.fill_dtype)
+        say = filling.given(*self._see(visible_BTV))
         hidden = torch.from_numpy(np.isnan(visible_BTV)).to(self.device)
         hidden = hidden.repeat_interleave(count, 0)
         keys = cell_keys(visible_BTV, count).to(self.device)
         current = normal(self.seed, len(self.schedule), keys)
         for step in reversed(range(len(self.schedule))):
-            step_N = torch.full((len(current),), step, device=self.device)
-            said = network((current * hidden).to(self.fill_dtype), step_N, condition).float()
+            said = say(current * hidden, step)
             current = self.schedule.back(current, said, step, normal(self.seed, step, keys))
         return samples_first(current, count)
 
-    def _condition(self, visible_BTV: Windows) -> Condition:
+    def _see(self, visible_BTV: Windows) -> tuple[Tensor, Tensor, Tensor]:
+        """Visible values, where they are, and the lines through them."""
         values = self._put(np.nan_to_num(visible_BTV))
         seen = torch.from_numpy(~np.isnan(visible_BTV)).to(self.device)
         # A spectrum needs every step: gaps are bridged by straight lines first.
-        line = Neighbours.find(seen, values.dtype).line(values)
-        return self.network.condition(values, seen, line)
+        return values, seen, Neighbours.find(seen, values.dtype).line(values)
 
     def _put(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).to(self.device)

@@ -101,7 +101,15 @@ class GuidedNoiseNetwork(nn.Module):
         self.out = nn.Sequential(nn.Linear(channels, channels), nn.ReLU(), last)
 
     def condition(self, visible_BTV: Tensor, seen_BTV: Tensor, line_BTV: Tensor) -> Condition:
-        """Embed what is visible.
+        """Embed what is visible, for all layers; the parameters are those of :meth:`embed`."""
+        side, guide = self.embed(visible_BTV, seen_BTV, line_BTV)
+        layers = [cast(ResidualLayer, layer).condition(side, guide) for layer in self.layers]
+        return Condition(visible_BTV, layers)
+
+    def embed(
+        self, visible_BTV: Tensor, seen_BTV: Tensor, line_BTV: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Side information (B, T, V, F), and the guide (B, T, V, G, C).
 
         Parameters
         ----------
@@ -128,26 +136,35 @@ class GuidedNoiseNetwork(nn.Module):
         # Each view of each variate is one sequence of T tokens.
         along = guide_BTVGC.permute(0, 2, 3, 1, 4)
         encoded = self.guide(along.reshape(-1, *along.shape[-2:])).reshape(along.shape)
-        guide_BTVGC = encoded.permute(0, 3, 1, 2, 4)
-        layers = [cast(ResidualLayer, layer).condition(side, guide_BTVGC) for layer in self.layers]
-        return Condition(visible_BTV, layers)
+        return side, encoded.permute(0, 3, 1, 2, 4)
 
     def forward(self, noised_NTV: Tensor, step_N: Tensor, condition: Condition) -> Tensor:
         """(N, T, V) the noise in `noised_NTV`, whose visible cells are 0.
 
         Samples of a window lie side by side.
         """
-        channels = self.sizes.num_channels
-        visible_NTV = condition.visible_BTV.repeat_interleave(
-            len(noised_NTV) // len(condition.visible_BTV), 0
-        )
-        h = F.relu(self.inputs(torch.stack([visible_NTV, noised_NTV], dim=-1)))
-        step_NC = self.steps(sinusoids(step_N, 2 * channels).to(h.dtype))
+        h = self.read_in(noised_NTV, condition.visible_BTV)
+        step_NC = self.embed_step(step_N)
         total = torch.zeros_like(h)
         for layer, said in zip(self.layers, condition.layers, strict=True):
             h, skip = layer(h, step_NC, said)
             total = total + skip
-        noise: Tensor = self.out(total / math.sqrt(len(self.layers)))[..., 0]
+        return self.read_out(total)
+
+    def read_in(self, noised_NTV: Tensor, visible_BTV: Tensor) -> Tensor:
+        """(N, T, V, C) states before the first layer."""
+        visible_NTV = visible_BTV.repeat_interleave(len(noised_NTV) // len(visible_BTV), 0)
+        return F.relu(self.inputs(torch.stack([visible_NTV, noised_NTV], dim=-1)))
+
+    def embed_step(self, step_N: Tensor) -> Tensor:
+        """(N, C) embeddings of noise levels."""
+        wave = sinusoids(step_N, 2 * self.sizes.num_channels)
+        embedded: Tensor = self.steps(wave.to(self.inputs.weight.dtype))
+        return embedded
+
+    def read_out(self, total_NTVC: Tensor) -> Tensor:
+        """(N, T, V) the noise that all layers together say."""
+        noise: Tensor = self.out(total_NTVC / math.sqrt(len(self.layers)))[..., 0]
         return noise
 
 
@@ -197,10 +214,14 @@ class GuidedAttention(nn.Module):
 
     def look(self, guide_BTVGC: Tensor) -> Look:
         """Keys and values of a guide: G * L tokens for every sequence of a window."""
-        channels, bias = guide_BTVGC.shape[-1], self.cross.in_proj_bias
-        both = F.linear(guide_BTVGC, self.cross.in_proj_weight[channels:], bias[channels:])
+        both = self.keys_and_values(guide_BTVGC)
         # As if the views were samples: behind one another in one sequence.
         return Look(*(self._sequences(x.movedim(3, 1)) for x in both.chunk(2, dim=-1)))
+
+    def keys_and_values(self, guide_BTVGC: Tensor) -> Tensor:
+        """(B, T, V, G, E) both of each token of a guide, E = 2 * C."""
+        channels, bias = guide_BTVGC.shape[-1], self.cross.in_proj_bias
+        return F.linear(guide_BTVGC, self.cross.in_proj_weight[channels:], bias[channels:])
 
     def forward(self, h_NTVC: Tensor, look: Look) -> Tensor:
         """(N, T, V, C) to the same; all samples of a window with one look."""

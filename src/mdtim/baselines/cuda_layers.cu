@@ -1,0 +1,617 @@
+// Residual layers of diffusion models: transformer layers along an axis, and the gate behind them.
+//
+// mdtim/baselines/cuda_layers.py packs the weights, compiles and launches this. A multiprocessor
+// runs one program, which brings all weights into shared memory, as the tensor cores take them, and
+// stays. A warp takes 16 to 64 rows, which are whole sequences, from the first product to the last:
+// what it knows of them stays in registers, and no warp waits for another.
+//
+// Compile-time constants:
+//   C        channels, a multiple of 32
+//   HEADS    attention heads, WIDTH channels of each: 8, 16 or 32
+//   HIDDEN   channels between the last two products of a transformer layer, a multiple of 32
+//   LENGTH   rows of a sequence
+//   TILES    tiles of 16 rows that a warp takes, PACKED sequences in them
+//   VIEWS    views of a guide that a layer attends to; 0 without a guide
+//   WARPS    of a program
+//   SHARED   1 if what rows attend to finds room in shared memory, too
+//
+// Fragments are those of mma.m16n8k16. Lane 4 * g + t of a warp holds, of a tile of 16 x 16 halves,
+// columns 2t and 2t + 1 of rows g and g + 8, then the same rows of columns 2t + 8 and 2t + 9. Sums
+// have the same places, in two tiles of 16 x 8 floats. Which channel of a state is which column is
+// ours to choose: a lane holds eight neighbours of every 32, the 16 bytes that it reads and writes.
+
+#define HALF 1
+#include "cuda_halves.cuh"
+
+constexpr int COLUMNS = C / 8;  // tiles of sums across the channels
+constexpr int STEPS = C / 16;   // tiles of halves
+constexpr int GROUPS = C / 32;  // what a lane reads at once
+constexpr float NOTHING = -1e30f;  // no score: its exponential is 0
+constexpr float ROOT_HALF = 0.70710678118654752f;
+
+__device__ __forceinline__ float exp2_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// sum (16 x 8) += a (16 x 16) b (16 x 8)
+__device__ __forceinline__ void multiply(float (&sum)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0,
+                                         u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// sum (16 x 8) += a (16 x 8) b (8 x 8)
+__device__ __forceinline__ void multiply_narrow(float (&sum)[4], u32 a0, u32 a1, u32 b0) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(b0));
+}
+
+__device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  multiply(sum, a[0], a[1], a[2], a[3], b0, b1);
+}
+
+__device__ __forceinline__ int lane_of() { return threadIdx.x % 32; }
+
+// Eight numbers of a vector that belong to a lane's eight channels of a group.
+__device__ __forceinline__ void load_eight(float (&x)[8], const float* vector, int group) {
+  const float4* place = (const float4*)(vector + 32 * group + 8 * (lane_of() % 4));
+  const float4 low = place[0], high = place[1];
+  x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+  x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+
+// Rows g (half 0) or g + 8 (half 1) of a tile of states, from a row in memory.
+__device__ __forceinline__ void load_row(u32 (&x)[STEPS][4], int half, const u16* row) {
+#pragma unroll
+  for (int group = 0; group < GROUPS; group++) {
+    const uint4 word = *(const uint4*)(row + 32 * group + 8 * (lane_of() % 4));
+    x[2 * group][half] = word.x;
+    x[2 * group][2 + half] = word.y;
+    x[2 * group + 1][half] = word.z;
+    x[2 * group + 1][2 + half] = word.w;
+  }
+}
+
+__device__ __forceinline__ void store_row(u16* row, const float (&z)[COLUMNS][4], int half) {
+#pragma unroll
+  for (int group = 0; group < GROUPS; group++) {
+    u32 word[4];
+#pragma unroll
+    for (int part = 0; part < 4; part++) {
+      const float* sums = z[4 * group + part];
+      word[part] = pack(sums[2 * half], sums[2 * half + 1]);
+    }
+    *(uint4*)(row + 32 * group + 8 * (lane_of() % 4)) =
+        make_uint4(word[0], word[1], word[2], word[3]);
+  }
+}
+
+// Sums as the left factor of another product.
+template <int STEPS_OF_IT>
+__device__ __forceinline__ void to_factor(u32 (&x)[STEPS_OF_IT][4],
+                                          const float (&z)[2 * STEPS_OF_IT][4]) {
+#pragma unroll
+  for (int step = 0; step < STEPS_OF_IT; step++)
+#pragma unroll
+    for (int part = 0; part < 4; part++) {
+      const float* sums = z[2 * step + part / 2];
+      x[step][part] = pack(sums[2 * (part % 2)], sums[2 * (part % 2) + 1]);
+    }
+}
+
+// z += a vector, the same for every row
+__device__ __forceinline__ void add(float (&z)[COLUMNS][4], const float* vector) {
+#pragma unroll
+  for (int group = 0; group < GROUPS; group++) {
+    float x[8];
+    load_eight(x, vector, group);
+#pragma unroll
+    for (int part = 0; part < 4; part++)
+#pragma unroll
+      for (int place = 0; place < 4; place++)
+        z[4 * group + part][place] += x[2 * part + place % 2];
+  }
+}
+
+__device__ __forceinline__ float sum_of_four(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+__device__ __forceinline__ float highest_of_four(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+__device__ __forceinline__ void normalize(float (&z)[COLUMNS][4], const float* weight,
+                                          const float* bias) {
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    float mean = 0, square = 0;
+#pragma unroll
+    for (int column = 0; column < COLUMNS; column++)
+      mean += z[column][2 * half] + z[column][2 * half + 1];
+    mean = sum_of_four(mean) / C;
+#pragma unroll
+    for (int column = 0; column < COLUMNS; column++)
+#pragma unroll
+      for (int place = 2 * half; place < 2 * half + 2; place++) {
+        z[column][place] -= mean;
+        square += z[column][place] * z[column][place];
+      }
+    const float scale = rsqrtf(sum_of_four(square) / C + 1e-5f);
+#pragma unroll
+    for (int column = 0; column < COLUMNS; column++)
+      z[column][2 * half] *= scale, z[column][2 * half + 1] *= scale;
+  }
+#pragma unroll
+  for (int group = 0; group < GROUPS; group++) {
+    float scale[8], shift[8];
+    load_eight(scale, weight, group);
+    load_eight(shift, bias, group);
+#pragma unroll
+    for (int part = 0; part < 4; part++)
+#pragma unroll
+      for (int place = 0; place < 4; place++) {
+        const int channel = 2 * part + place % 2;
+        float& x = z[4 * group + part][place];
+        x = x * scale[channel] + shift[channel];
+      }
+  }
+}
+
+// sum (16 x 8, for each of N tiles of rows) += x w, for one tile of columns of a packed weight
+template <int N>
+__device__ __forceinline__ void multiply_column(float (&sum)[N][4], const u32 (&x)[N][STEPS][4],
+                                                const uint4* weight) {
+#pragma unroll
+  for (int group = 0; group < GROUPS; group++) {
+    const uint4 b = weight[32 * group + lane_of()];
+#pragma unroll
+    for (int tile = 0; tile < N; tile++) {
+      multiply(sum[tile], x[tile][2 * group], b.x, b.y);
+      multiply(sum[tile], x[tile][2 * group + 1], b.z, b.w);
+    }
+  }
+}
+
+// z += (two neighbouring steps of a left factor) w, a group of rows of a packed weight that has
+// `groups` of them
+__device__ __forceinline__ void multiply_group(float (&z)[COLUMNS][4], const u32 (&a)[2][4],
+                                               const uint4* weight, int group, int groups) {
+#pragma unroll
+  for (int column = 0; column < COLUMNS; column++) {
+    const uint4 b = weight[32 * (column * groups + group) + lane_of()];
+    multiply(z[column], a[0], b.x, b.y);
+    multiply(z[column], a[1], b.z, b.w);
+  }
+}
+
+// All threads of a program copy `count` times 16 bytes.
+__device__ __forceinline__ void bring(uint4* to, const uint4* __restrict__ from, int count) {
+  for (int i = threadIdx.x; i < count; i += 32 * WARPS) to[i] = __ldg(from + i);
+}
+
+extern __shared__ uint4 shared[];
+
+#ifdef LENGTH
+constexpr int ROWS = 16 * TILES;
+constexpr int AT_ONCE = WIDTH < 16 ? 16 / WIDTH : 1;  // heads
+constexpr int PART = AT_ONCE * WIDTH;                 // their channels
+constexpr int KEYS = 2 * TILES;                       // tiles of 8
+
+// Exponentials of a tile's scores to the base of two, over those of the row's highest, and the
+// inverses of their sums. A row sees the keys of its own sequence, in every view.
+template <int N>
+__device__ __forceinline__ void weigh(float (&score)[N][4], float (&inverse)[2], int tile) {
+  const int g = lane_of() / 4, t = lane_of() % 4;
+  if (ROWS != LENGTH)
+#pragma unroll
+    for (int keys = 0; keys < N; keys++)
+#pragma unroll
+      for (int place = 0; place < 4; place++) {
+        const int key = 8 * (keys % KEYS) + 2 * t + place % 2;
+        const int row = 16 * tile + g + 8 * (place / 2);
+        if (key / LENGTH != row / LENGTH) score[keys][place] = NOTHING;
+      }
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    float highest = NOTHING, sum = 0;
+#pragma unroll
+    for (int keys = 0; keys < N; keys++)
+      highest = fmaxf(highest, fmaxf(score[keys][2 * half], score[keys][2 * half + 1]));
+    highest = highest_of_four(highest);
+#pragma unroll
+    for (int keys = 0; keys < N; keys++)
+#pragma unroll
+      for (int place = 2 * half; place < 2 * half + 2; place++) {
+        score[keys][place] = exp2_of(score[keys][place] - highest);
+        sum += score[keys][place];
+      }
+    inverse[half] = 1 / sum_of_four(sum);
+  }
+}
+
+__device__ __forceinline__ void weighted(float (&sum)[4], const float (&low)[4],
+                                         const float (&high)[4], u32 b0, u32 b1) {
+  multiply(sum, pack(low[0], low[1]), pack(low[2], low[3]), pack(high[0], high[1]),
+           pack(high[2], high[3]), b0, b1);
+}
+
+// Places of the weights, in numbers from the first.
+constexpr int QKV = 0, OUT = QKV + 3 * C * C, IN = OUT + C * C, DOWN = IN + C * HIDDEN,
+              LOOK = DOWN + C * HIDDEN, LOOK_OUT = LOOK + (VIEWS ? C * C : 0),
+              WEIGHTS = LOOK_OUT + (VIEWS ? C * C : 0);
+// Places of the vectors.
+constexpr int QKV_BIAS = 0, OUT_BIAS = QKV_BIAS + 3 * C, NORM1 = OUT_BIAS + C,
+              IN_BIAS = NORM1 + 2 * C, DOWN_BIAS = IN_BIAS + HIDDEN, NORM2 = DOWN_BIAS + C,
+              LOOK_BIAS = NORM2 + 2 * C, LOOK_OUT_BIAS = LOOK_BIAS + (VIEWS ? C : 0),
+              LOOK_NORM = LOOK_OUT_BIAS + (VIEWS ? C : 0),
+              VECTORS = LOOK_NORM + (VIEWS ? 2 * C : 0);
+
+__device__ __forceinline__ const uint4* weight_at(int place) { return shared + place / 8; }
+
+__device__ __forceinline__ const float* vector_at(int place) {
+  return (const float*)(shared + WEIGHTS / 8) + place;
+}
+
+// What a tile's rows attend to in each other, as left factors.
+__device__ __forceinline__ void attend(uint2* out, const u32 (&x)[TILES][STEPS][4]) {
+  constexpr int NARROW = PART / 8, WIDE = PART / 16;
+  const int lane = lane_of(), g = lane / 4, t = lane % 4;
+#pragma unroll 1
+  for (int heads = 0; heads < HEADS / AT_ONCE; heads++) {
+    const uint4* weight = weight_at(QKV) + heads * 3 * NARROW * GROUPS * 32;
+    const float* bias = vector_at(QKV_BIAS) + heads * 3 * PART;
+    u32 q[TILES][NARROW][2], k[TILES][NARROW][2], v[WIDE][KEYS][2];
+#pragma unroll
+    for (int which = 0; which < 2; which++)
+#pragma unroll
+      for (int column = 0; column < NARROW; column++) {
+        const float2 shift = *(const float2*)(bias + which * PART + 8 * column + 2 * t);
+        float sum[TILES][4];
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++)
+          sum[tile][0] = sum[tile][2] = shift.x, sum[tile][1] = sum[tile][3] = shift.y;
+        multiply_column(sum, x, weight + (which * NARROW + column) * GROUPS * 32);
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++) {
+          u32(&to)[2] = which ? k[tile][column] : q[tile][column];
+          to[0] = pack(sum[tile][0], sum[tile][1]);
+          to[1] = pack(sum[tile][2], sum[tile][3]);
+        }
+      }
+    // Values come transposed, weight times states: their sums are then right factors.
+#pragma unroll
+    for (int channels = 0; channels < WIDE; channels++) {
+      const float* shift = bias + 2 * PART + 16 * channels + g;
+      const float upper = shift[0], lower = shift[8];
+      float sum[KEYS][4];
+#pragma unroll
+      for (int keys = 0; keys < KEYS; keys++)
+        sum[keys][0] = sum[keys][1] = upper, sum[keys][2] = sum[keys][3] = lower;
+#pragma unroll
+      for (int step = 0; step < STEPS; step++) {
+        const uint4 a =
+            weight[2 * NARROW * GROUPS * 32 + (channels * STEPS + step) * 32 + lane];
+#pragma unroll
+        for (int keys = 0; keys < KEYS; keys++)
+          multiply(sum[keys], a.x, a.y, a.z, a.w, x[keys / 2][step][keys % 2],
+                   x[keys / 2][step][2 + keys % 2]);
+      }
+#pragma unroll
+      for (int keys = 0; keys < KEYS; keys++) {
+        v[channels][keys][0] = pack(sum[keys][0], sum[keys][1]);
+        v[channels][keys][1] = pack(sum[keys][2], sum[keys][3]);
+      }
+    }
+#pragma unroll
+    for (int head = 0; head < AT_ONCE; head++)
+#pragma unroll
+      for (int tile = 0; tile < TILES; tile++) {
+        float score[KEYS][4] = {}, inverse[2];
+#pragma unroll
+        for (int keys = 0; keys < KEYS; keys++) {
+          const int half = keys % 2;
+          if (WIDTH == 8)
+            multiply_narrow(score[keys], q[tile][head][0], q[tile][head][1],
+                            k[keys / 2][head][half]);
+          else
+#pragma unroll
+            for (int column = 0; column < WIDTH / 8; column += 2)
+              multiply(score[keys], q[tile][column][0], q[tile][column][1],
+                       q[tile][(column + 1) % NARROW][0], q[tile][(column + 1) % NARROW][1],
+                       k[keys / 2][column][half], k[keys / 2][(column + 1) % NARROW][half]);
+        }
+        weigh(score, inverse, tile);
+#pragma unroll
+        for (int column = 0; column < WIDTH / 8; column++) {
+          const int channels = head * WIDTH / 8 + column;
+          float sum[4] = {};
+#pragma unroll
+          for (int keys = 0; keys < KEYS; keys += 2)
+            weighted(sum, score[keys], score[keys + 1], v[channels / 2][keys][channels % 2],
+                     v[channels / 2][keys + 1][channels % 2]);
+          const int place = heads * NARROW + channels;
+          out[2 * ((tile * STEPS + place / 2) * 32 + lane) + place % 2] =
+              make_uint2(pack(sum[0] * inverse[0], sum[1] * inverse[0]),
+                         pack(sum[2] * inverse[1], sum[3] * inverse[1]));
+        }
+      }
+  }
+}
+
+#if VIEWS
+// z += what a tile's rows attend to in the guide of their sequences
+__device__ __forceinline__ void look(float (&z)[COLUMNS][4], const uint4* __restrict__ guide,
+                                     int tile) {
+  static_assert(WIDTH == 8, "keys and values of a guide lie in one word");
+  const int lane = lane_of();
+  u32 x[1][STEPS][4], seen[STEPS][4];
+  {
+    float normed[COLUMNS][4];
+#pragma unroll
+    for (int column = 0; column < COLUMNS; column++)
+#pragma unroll
+      for (int place = 0; place < 4; place++) normed[column][place] = z[column][place];
+    normalize(normed, vector_at(LOOK_NORM), vector_at(LOOK_NORM + C));
+    to_factor(x[0], normed);
+  }
+#pragma unroll
+  for (int head = 0; head < HEADS; head++) {
+    const float2 shift = *(const float2*)(vector_at(LOOK_BIAS) + 8 * head + 2 * (lane % 4));
+    float query[1][4] = {{shift.x, shift.y, shift.x, shift.y}};
+    multiply_column(query, x, weight_at(LOOK) + head * GROUPS * 32);
+    const u32 upper = pack(query[0][0], query[0][1]), lower = pack(query[0][2], query[0][3]);
+    float score[VIEWS * KEYS][4] = {}, inverse[2], sum[4] = {};
+    uint2 value[VIEWS * TILES];
+#pragma unroll
+    for (int step = 0; step < VIEWS * TILES; step++) {
+      const uint4 both = __ldg(guide + (head * VIEWS * TILES + step) * 32 + lane);
+      multiply_narrow(score[2 * step], upper, lower, both.x);
+      multiply_narrow(score[2 * step + 1], upper, lower, both.y);
+      value[step] = make_uint2(both.z, both.w);
+    }
+    weigh(score, inverse, tile);
+#pragma unroll
+    for (int step = 0; step < VIEWS * TILES; step++)
+      weighted(sum, score[2 * step], score[2 * step + 1], value[step].x, value[step].y);
+    seen[head / 2][2 * (head % 2)] = pack(sum[0] * inverse[0], sum[1] * inverse[0]);
+    seen[head / 2][2 * (head % 2) + 1] = pack(sum[2] * inverse[1], sum[3] * inverse[1]);
+  }
+  add(z, vector_at(LOOK_OUT_BIAS));
+#pragma unroll
+  for (int group = 0; group < GROUPS; group++) {
+    const u32(&both)[2][4] = *(const u32(*)[2][4]) & seen[2 * group];
+    multiply_group(z, both, weight_at(LOOK_OUT), group, GROUPS);
+  }
+}
+#endif
+
+// The rows of a warp, which are the sequences of a window from `first` on.
+__device__ __forceinline__ void encode_tile(const u16* __restrict__ x, u16* __restrict__ y,
+                                            const u16* __restrict__ level,
+                                            const uint4* __restrict__ guide, uint4* seen,
+                                            int window, int first, int cells, int sequences,
+                                            int stride, int sequence_stride) {
+  const int lane = lane_of(), g = lane / 4;
+  int place[TILES][2];
+  u32 states[TILES][STEPS][4] = {};
+#pragma unroll
+  for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const int row = 16 * tile + 8 * half + g;
+      const int sequence = first + row / LENGTH;
+      const bool valid = row < PACKED * LENGTH && sequence < sequences;
+      const int cell = window * cells + sequence * sequence_stride + row % LENGTH * stride;
+      place[tile][half] = valid ? cell : -1;
+      if (valid) load_row(states[tile], half, x + (long long)cell * C);
+    }
+  if (level)
+#pragma unroll
+    for (int step = 0; step < STEPS; step++)
+#pragma unroll
+      for (int part = 0; part < 2; part++) {
+        const u16* words = level + 32 * (step / 2) + 8 * (lane % 4) + 4 * (step % 2) + 2 * part;
+        const float2 shift = unpack(__ldg((const u32*)words));
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+          for (int half = 0; half < 2; half++) {
+            u32& word = states[tile][step][2 * part + half];
+            const float2 two = unpack(word);
+            word = pack(two.x + shift.x, two.y + shift.y);
+          }
+      }
+  __syncwarp();  // the rows before these are done
+  attend((uint2*)seen, states);
+  __syncwarp();
+#pragma unroll
+  for (int tile = 0; tile < TILES; tile++) {
+    float z[COLUMNS][4];
+#pragma unroll
+    for (int column = 0; column < COLUMNS; column++)
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const float2 two = unpack(states[tile][column / 2][2 * (column % 2) + half]);
+        z[column][2 * half] = two.x, z[column][2 * half + 1] = two.y;
+      }
+    add(z, vector_at(OUT_BIAS));
+#pragma unroll
+    for (int group = 0; group < GROUPS; group++) {
+      const uint4* factor = seen + (tile * STEPS + 2 * group) * 32 + lane;
+      const uint4 low = factor[0], high = factor[32];
+      const u32 both[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
+      multiply_group(z, both, weight_at(OUT), group, GROUPS);
+    }
+    normalize(z, vector_at(NORM1), vector_at(NORM1 + C));
+    u32 factor[1][STEPS][4];
+    to_factor(factor[0], z);
+    add(z, vector_at(DOWN_BIAS));
+#pragma unroll 1
+    for (int group = 0; group < HIDDEN / 32; group++) {
+      float wide[4][4];
+#pragma unroll
+      for (int part = 0; part < 4; part++) {
+        const int column = 4 * group + part;
+        const float2 shift = *(const float2*)(vector_at(IN_BIAS) + 8 * column + 2 * (lane % 4));
+        float sum[1][4] = {{shift.x, shift.y, shift.x, shift.y}};
+        multiply_column(sum, factor, weight_at(IN) + column * GROUPS * 32);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+          wide[part][i] = 0.5f * sum[0][i] * (1 + erff(sum[0][i] * ROOT_HALF));
+      }
+      u32 both[2][4];
+      to_factor(both, wide);
+      multiply_group(z, both, weight_at(DOWN), group, HIDDEN / 32);
+    }
+    normalize(z, vector_at(NORM2), vector_at(NORM2 + C));
+#if VIEWS
+    look(z, guide, tile);
+#endif
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+      if (place[tile][half] >= 0) store_row(y + (long long)place[tile][half] * C, z, half);
+  }
+}
+
+// A transformer layer along an axis of states (windows, cells, C), from `x` to `y`.
+//   level      added to every row of `x`, if given
+//   scratch    without SHARED, what the rows of each warp attend to
+//   samples    of each window that `guide` tells of, which has (windows / samples, tiles) tiles
+//   cells, sequences  of a window
+//   stride, sequence_stride  cells from a position to the next, from a sequence to the next
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+    encode(const u16* __restrict__ x, u16* __restrict__ y, const u16* __restrict__ level,
+           const uint4* __restrict__ weights, const uint4* __restrict__ vectors,
+           const uint4* __restrict__ guide, uint4* scratch, int windows, int samples, int cells,
+           int sequences, int stride, int sequence_stride) {
+  bring(shared, weights, WEIGHTS / 8);
+  bring(shared + WEIGHTS / 8, vectors, VECTORS / 4);
+  __syncthreads();
+  const int warp = threadIdx.x / 32;
+  const int tiles = (sequences + PACKED - 1) / PACKED;
+  constexpr int SEEN = TILES * STEPS * 32;
+  uint4* seen = SHARED ? shared + WEIGHTS / 8 + VECTORS / 4 + warp * SEEN
+                       : scratch + (blockIdx.x * WARPS + warp) * SEEN;
+  for (int work = blockIdx.x * WARPS + warp; work < windows * tiles; work += gridDim.x * WARPS) {
+    // Samples of a window side by side: they look at the same guide.
+    const int told = work / samples;
+    encode_tile(x, y, level, guide + (long long)told * (HEADS * VIEWS * TILES * 32), seen,
+                told / tiles * samples + work % samples, told % tiles * PACKED, cells, sequences,
+                stride, sequence_stride);
+  }
+}
+#else
+constexpr int MIDDLE = 0, END = 2 * C * C, END_OF_WEIGHTS = 4 * C * C;
+constexpr int TILES = 2;
+
+__device__ __forceinline__ const uint4* weight_at(int place) { return shared + place / 8; }
+
+// The rows of a warp, from `first` on.
+__device__ __forceinline__ void finish_tile(const u16* __restrict__ y, u16* h, u16* total,
+                                            const u16* __restrict__ side, int first, int rows,
+                                            int samples, int cells) {
+  const int g = lane_of() / 4, t = lane_of() % 4;
+  u32 x[TILES][STEPS][4] = {}, through[TILES][STEPS][4];
+  int place[TILES][2];
+#pragma unroll
+  for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const int row = first + 16 * tile + 8 * half + g;
+      place[tile][half] = row < rows ? row : -1;
+      if (row < rows) load_row(x[tile], half, y + (long long)row * C);
+    }
+#pragma unroll
+  for (int group = 0; group < GROUPS; group++) {
+    float sum[2][4][TILES][4] = {};
+#pragma unroll
+    for (int which = 0; which < 2; which++)
+#pragma unroll
+      for (int part = 0; part < 4; part++)
+        multiply_column(sum[which][part], x,
+                        weight_at(MIDDLE) + (which * COLUMNS + 4 * group + part) * GROUPS * 32);
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const int row = max(place[tile][half], 0);
+        const int told = row / cells / samples * cells + row % cells;
+        const u16* words = side + (long long)told * (2 * C) + 32 * group + 8 * t;
+        const uint4 gates = __ldg((const uint4*)words), contents = __ldg((const uint4*)(words + C));
+        const u32 gate_words[4] = {gates.x, gates.y, gates.z, gates.w};
+        const u32 content_words[4] = {contents.x, contents.y, contents.z, contents.w};
+#pragma unroll
+        for (int part = 0; part < 4; part++) {
+          const float2 gate = unpack(gate_words[part]), content = unpack(content_words[part]);
+          float value[2];
+#pragma unroll
+          for (int i = 0; i < 2; i++) {
+            const float open = sum[0][part][tile][2 * half + i] + (i ? gate.y : gate.x);
+            const float said = sum[1][part][tile][2 * half + i] + (i ? content.y : content.x);
+            // sigmoid times tanh
+            const float closing = exp2_of(-1.4426950408889634f * open);
+            const float turned = exp2_of(-2.8853900817779268f * fabsf(said));
+            value[i] = copysignf(__fdividef(1 - turned, (1 + turned) * (1 + closing)), said);
+          }
+          through[tile][2 * group + part / 2][2 * (part % 2) + half] = pack(value[0], value[1]);
+        }
+      }
+  }
+#pragma unroll 1
+  for (int group = 0; group < GROUPS; group++)
+#pragma unroll
+    for (int which = 0; which < 2; which++) {
+      float sum[4][TILES][4] = {}, shift[8];
+#pragma unroll
+      for (int part = 0; part < 4; part++)
+        multiply_column(sum[part], through,
+                        weight_at(END) + (which * COLUMNS + 4 * group + part) * GROUPS * 32);
+      load_eight(shift, (const float*)weight_at(END_OF_WEIGHTS) + which * C, group);
+      const float scale = which ? 1.f : ROOT_HALF;
+#pragma unroll
+      for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+          if (place[tile][half] < 0) continue;
+          u16* row = (which ? total : h) + (long long)place[tile][half] * C;
+          uint4* words = (uint4*)(row + 32 * group + 8 * t);
+          const uint4 before = *words;
+          u32 word[4] = {before.x, before.y, before.z, before.w};
+#pragma unroll
+          for (int part = 0; part < 4; part++) {
+            const float2 two = unpack(word[part]);
+            const float low = two.x + sum[part][tile][2 * half] + shift[2 * part];
+            const float high = two.y + sum[part][tile][2 * half + 1] + shift[2 * part + 1];
+            word[part] = pack(scale * low, scale * high);
+          }
+          *words = make_uint4(word[0], word[1], word[2], word[3]);
+        }
+    }
+}
+
+// The end of a residual layer: products before and behind a gate, states and their sum in place.
+//   y      (rows, C) what the transformer layers said
+//   side   (rows / samples, 2 C) what each window says, with the first product's bias
+//   cells  of a window
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+    finish(const u16* __restrict__ y, u16* h, u16* total, const u16* __restrict__ side,
+           const uint4* __restrict__ weights, const uint4* __restrict__ vectors, int rows,
+           int samples, int cells) {
+  bring(shared, weights, END_OF_WEIGHTS / 8);
+  bring(shared + END_OF_WEIGHTS / 8, vectors, 2 * C / 4);
+  __syncthreads();
+  constexpr int ROWS = 16 * TILES;
+  const int warp = blockIdx.x * WARPS + threadIdx.x / 32;
+  for (int first = warp * ROWS; first < rows; first += gridDim.x * WARPS * ROWS)
+    finish_tile(y, h, total, side, first, rows, samples, cells);
+}
+#endif
