@@ -66,6 +66,20 @@ __device__ __forceinline__ void load_eight(float (&x)[8], const float* vector, i
   x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
 }
 
+// The sum of two pairs of halves.
+__device__ __forceinline__ u32 add_pairs(u32 a, u32 b) {
+  u32 sum;
+  asm volatile("add.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+  return sum;
+}
+
+// A tile of 8 x 8 halves, of which lane 4 * g + t holds two in row g, with rows for columns.
+__device__ __forceinline__ u32 transpose(u32 x) {
+  u32 y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
 // Rows g (half 0) or g + 8 (half 1) of a tile of states, from a row in memory.
 __device__ __forceinline__ void load_row(u32 (&x)[STEPS][4], int half, const u16* row) {
 #pragma unroll
@@ -244,6 +258,17 @@ __device__ __forceinline__ void weighted(float (&sum)[4], const float (&low)[4],
            pack(high[2], high[3]), b0, b1);
 }
 
+// z += x w, a left factor in memory, step by step
+__device__ __forceinline__ void multiply_stored(float (&z)[COLUMNS][4], const uint4* x,
+                                                const uint4* weight) {
+#pragma unroll 1
+  for (int group = 0; group < GROUPS; group++) {
+    const uint4 low = x[64 * group + lane_of()], high = x[64 * group + 32 + lane_of()];
+    const u32 both[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
+    multiply_group(z, both, weight, group, GROUPS);
+  }
+}
+
 // Places of the weights, in numbers from the first.
 constexpr int QKV = 0, OUT = QKV + 3 * C * C, IN = OUT + C * C, DOWN = IN + C * HIDDEN,
               LOOK = DOWN + C * HIDDEN, LOOK_OUT = LOOK + (VIEWS ? C * C : 0),
@@ -263,15 +288,15 @@ __device__ __forceinline__ const float* vector_at(int place) {
 
 // What a tile's rows attend to in each other, as left factors.
 __device__ __forceinline__ void attend(uint2* out, const u32 (&x)[TILES][STEPS][4]) {
-  constexpr int NARROW = PART / 8, WIDE = PART / 16;
-  const int lane = lane_of(), g = lane / 4, t = lane % 4;
+  constexpr int NARROW = PART / 8;
+  const int lane = lane_of(), t = lane % 4;
 #pragma unroll 1
   for (int heads = 0; heads < HEADS / AT_ONCE; heads++) {
     const uint4* weight = weight_at(QKV) + heads * 3 * NARROW * GROUPS * 32;
     const float* bias = vector_at(QKV_BIAS) + heads * 3 * PART;
-    u32 q[TILES][NARROW][2], k[TILES][NARROW][2], v[WIDE][KEYS][2];
+    u32 q[TILES][NARROW][2], k[TILES][NARROW][2], v[TILES][NARROW][2];
 #pragma unroll
-    for (int which = 0; which < 2; which++)
+    for (int which = 0; which < 3; which++)
 #pragma unroll
       for (int column = 0; column < NARROW; column++) {
         const float2 shift = *(const float2*)(bias + which * PART + 8 * column + 2 * t);
@@ -281,36 +306,15 @@ __device__ __forceinline__ void attend(uint2* out, const u32 (&x)[TILES][STEPS][
           sum[tile][0] = sum[tile][2] = shift.x, sum[tile][1] = sum[tile][3] = shift.y;
         multiply_column(sum, x, weight + (which * NARROW + column) * GROUPS * 32);
 #pragma unroll
-        for (int tile = 0; tile < TILES; tile++) {
-          u32(&to)[2] = which ? k[tile][column] : q[tile][column];
-          to[0] = pack(sum[tile][0], sum[tile][1]);
-          to[1] = pack(sum[tile][2], sum[tile][3]);
-        }
+        for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+          for (int half = 0; half < 2; half++) {
+            const u32 two = pack(sum[tile][2 * half], sum[tile][2 * half + 1]);
+            if (which == 0) q[tile][column][half] = two;
+            if (which == 1) k[tile][column][half] = two;
+            if (which == 2) v[tile][column][half] = transpose(two);
+          }
       }
-    // Values come transposed, weight times states: their sums are then right factors.
-#pragma unroll
-    for (int channels = 0; channels < WIDE; channels++) {
-      const float* shift = bias + 2 * PART + 16 * channels + g;
-      const float upper = shift[0], lower = shift[8];
-      float sum[KEYS][4];
-#pragma unroll
-      for (int keys = 0; keys < KEYS; keys++)
-        sum[keys][0] = sum[keys][1] = upper, sum[keys][2] = sum[keys][3] = lower;
-#pragma unroll
-      for (int step = 0; step < STEPS; step++) {
-        const uint4 a =
-            weight[2 * NARROW * GROUPS * 32 + (channels * STEPS + step) * 32 + lane];
-#pragma unroll
-        for (int keys = 0; keys < KEYS; keys++)
-          multiply(sum[keys], a.x, a.y, a.z, a.w, x[keys / 2][step][keys % 2],
-                   x[keys / 2][step][2 + keys % 2]);
-      }
-#pragma unroll
-      for (int keys = 0; keys < KEYS; keys++) {
-        v[channels][keys][0] = pack(sum[keys][0], sum[keys][1]);
-        v[channels][keys][1] = pack(sum[keys][2], sum[keys][3]);
-      }
-    }
 #pragma unroll
     for (int head = 0; head < AT_ONCE; head++)
 #pragma unroll
@@ -336,8 +340,8 @@ __device__ __forceinline__ void attend(uint2* out, const u32 (&x)[TILES][STEPS][
           float sum[4] = {};
 #pragma unroll
           for (int keys = 0; keys < KEYS; keys += 2)
-            weighted(sum, score[keys], score[keys + 1], v[channels / 2][keys][channels % 2],
-                     v[channels / 2][keys + 1][channels % 2]);
+            weighted(sum, score[keys], score[keys + 1], v[keys / 2][channels][0],
+                     v[keys / 2][channels][1]);
           const int place = heads * NARROW + channels;
           out[2 * ((tile * STEPS + place / 2) * 32 + lane) + place % 2] =
               make_uint2(pack(sum[0] * inverse[0], sum[1] * inverse[0]),
@@ -348,12 +352,12 @@ __device__ __forceinline__ void attend(uint2* out, const u32 (&x)[TILES][STEPS][
 }
 
 #if VIEWS
-// z += what a tile's rows attend to in the guide of their sequences
+// z += what a tile's rows attend to in the guide of their sequences, kept in `seen` meanwhile
 __device__ __forceinline__ void look(float (&z)[COLUMNS][4], const uint4* __restrict__ guide,
-                                     int tile) {
+                                     uint4* seen, int tile) {
   static_assert(WIDTH == 8, "keys and values of a guide lie in one word");
   const int lane = lane_of();
-  u32 x[1][STEPS][4], seen[STEPS][4];
+  u32 x[1][STEPS][4];
   {
     float normed[COLUMNS][4];
 #pragma unroll
@@ -363,7 +367,7 @@ __device__ __forceinline__ void look(float (&z)[COLUMNS][4], const uint4* __rest
     normalize(normed, vector_at(LOOK_NORM), vector_at(LOOK_NORM + C));
     to_factor(x[0], normed);
   }
-#pragma unroll
+#pragma unroll 1
   for (int head = 0; head < HEADS; head++) {
     const float2 shift = *(const float2*)(vector_at(LOOK_BIAS) + 8 * head + 2 * (lane % 4));
     float query[1][4] = {{shift.x, shift.y, shift.x, shift.y}};
@@ -382,17 +386,39 @@ __device__ __forceinline__ void look(float (&z)[COLUMNS][4], const uint4* __rest
 #pragma unroll
     for (int step = 0; step < VIEWS * TILES; step++)
       weighted(sum, score[2 * step], score[2 * step + 1], value[step].x, value[step].y);
-    seen[head / 2][2 * (head % 2)] = pack(sum[0] * inverse[0], sum[1] * inverse[0]);
-    seen[head / 2][2 * (head % 2) + 1] = pack(sum[2] * inverse[1], sum[3] * inverse[1]);
+    ((uint2*)seen)[2 * (head / 2 * 32 + lane) + head % 2] =
+        make_uint2(pack(sum[0] * inverse[0], sum[1] * inverse[0]),
+                   pack(sum[2] * inverse[1], sum[3] * inverse[1]));
   }
+  __syncwarp();
   add(z, vector_at(LOOK_OUT_BIAS));
-#pragma unroll
-  for (int group = 0; group < GROUPS; group++) {
-    const u32(&both)[2][4] = *(const u32(*)[2][4]) & seen[2 * group];
-    multiply_group(z, both, weight_at(LOOK_OUT), group, GROUPS);
-  }
+  multiply_stored(z, seen, weight_at(LOOK_OUT));
 }
 #endif
+
+// The states of a tile of rows, with the level added.
+__device__ __forceinline__ void load_tile(u32 (&states)[STEPS][4], const u16* __restrict__ x,
+                                          const u16* __restrict__ level, const int (&place)[2]) {
+#pragma unroll
+  for (int step = 0; step < STEPS; step++)
+#pragma unroll
+    for (int part = 0; part < 4; part++) states[step][part] = 0;
+#pragma unroll
+  for (int half = 0; half < 2; half++)
+    if (place[half] >= 0) load_row(states, half, x + (long long)place[half] * C);
+#pragma unroll
+  for (int step = 0; step < STEPS; step++)
+#pragma unroll
+    for (int part = 0; part < 2; part++) {
+      const u16* words = level + 32 * (step / 2) + 8 * (lane_of() % 4) + 4 * (step % 2) + 2 * part;
+      const u32 shift = level ? __ldg((const u32*)words) : 0;
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        u32& word = states[step][2 * part + half];
+        word = add_pairs(word, shift);
+      }
+    }
+}
 
 // The rows of a warp, which are the sequences of a window from `first` on.
 __device__ __forceinline__ void encode_tile(const u16* __restrict__ x, u16* __restrict__ y,
@@ -400,59 +426,46 @@ __device__ __forceinline__ void encode_tile(const u16* __restrict__ x, u16* __re
                                             const uint4* __restrict__ guide, uint4* seen,
                                             int window, int first, int cells, int sequences,
                                             int stride, int sequence_stride) {
-  const int lane = lane_of(), g = lane / 4;
-  int place[TILES][2];
-  u32 states[TILES][STEPS][4] = {};
-#pragma unroll
-  for (int tile = 0; tile < TILES; tile++)
+  const int lane = lane_of();
+  const auto find = [&](int (&place)[2], int tile) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      const int row = 16 * tile + 8 * half + g;
+      const int row = 16 * tile + 8 * half + lane / 4;
       const int sequence = first + row / LENGTH;
       const bool valid = row < PACKED * LENGTH && sequence < sequences;
       const int cell = window * cells + sequence * sequence_stride + row % LENGTH * stride;
-      place[tile][half] = valid ? cell : -1;
-      if (valid) load_row(states[tile], half, x + (long long)cell * C);
+      place[half] = valid ? cell : -1;
     }
-  if (level)
+  };
+  int place[2];
+  {
+    u32 states[TILES][STEPS][4];
 #pragma unroll
-    for (int step = 0; step < STEPS; step++)
-#pragma unroll
-      for (int part = 0; part < 2; part++) {
-        const u16* words = level + 32 * (step / 2) + 8 * (lane % 4) + 4 * (step % 2) + 2 * part;
-        const float2 shift = unpack(__ldg((const u32*)words));
-#pragma unroll
-        for (int tile = 0; tile < TILES; tile++)
-#pragma unroll
-          for (int half = 0; half < 2; half++) {
-            u32& word = states[tile][step][2 * part + half];
-            const float2 two = unpack(word);
-            word = pack(two.x + shift.x, two.y + shift.y);
-          }
-      }
-  __syncwarp();  // the rows before these are done
-  attend((uint2*)seen, states);
-  __syncwarp();
-#pragma unroll
-  for (int tile = 0; tile < TILES; tile++) {
+    for (int tile = 0; tile < TILES; tile++) {
+      find(place, tile);
+      load_tile(states[tile], x, level, place);
+    }
+    __syncwarp();  // the rows before these are done
+    attend((uint2*)seen, states);
+    __syncwarp();
+  }
+  // Code that is not repeated would have to be fetched again for every tile.
+#pragma unroll 1
+  for (int tile = 0; tile < TILES; tile++, seen += STEPS * 32) {
     float z[COLUMNS][4];
+    u32 factor[1][STEPS][4];
+    find(place, tile);
+    load_tile(factor[0], x, level, place);
 #pragma unroll
     for (int column = 0; column < COLUMNS; column++)
 #pragma unroll
       for (int half = 0; half < 2; half++) {
-        const float2 two = unpack(states[tile][column / 2][2 * (column % 2) + half]);
+        const float2 two = unpack(factor[0][column / 2][2 * (column % 2) + half]);
         z[column][2 * half] = two.x, z[column][2 * half + 1] = two.y;
       }
     add(z, vector_at(OUT_BIAS));
-#pragma unroll
-    for (int group = 0; group < GROUPS; group++) {
-      const uint4* factor = seen + (tile * STEPS + 2 * group) * 32 + lane;
-      const uint4 low = factor[0], high = factor[32];
-      const u32 both[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
-      multiply_group(z, both, weight_at(OUT), group, GROUPS);
-    }
+    multiply_stored(z, seen, weight_at(OUT));
     normalize(z, vector_at(NORM1), vector_at(NORM1 + C));
-    u32 factor[1][STEPS][4];
     to_factor(factor[0], z);
     add(z, vector_at(DOWN_BIAS));
 #pragma unroll 1
@@ -474,11 +487,11 @@ __device__ __forceinline__ void encode_tile(const u16* __restrict__ x, u16* __re
     }
     normalize(z, vector_at(NORM2), vector_at(NORM2 + C));
 #if VIEWS
-    look(z, guide, tile);
+    look(z, guide, seen, tile);
 #endif
 #pragma unroll
     for (int half = 0; half < 2; half++)
-      if (place[tile][half] >= 0) store_row(y + (long long)place[tile][half] * C, z, half);
+      if (place[half] >= 0) store_row(y + (long long)place[half] * C, z, half);
   }
 }
 
@@ -515,22 +528,33 @@ constexpr int TILES = 2;
 
 __device__ __forceinline__ const uint4* weight_at(int place) { return shared + place / 8; }
 
-// The rows of a warp, from `first` on.
+// The rows of a warp, from `first` on; what comes through the gate is kept in `through` meanwhile.
 __device__ __forceinline__ void finish_tile(const u16* __restrict__ y, u16* h, u16* total,
-                                            const u16* __restrict__ side, int first, int rows,
-                                            int samples, int cells) {
-  const int g = lane_of() / 4, t = lane_of() % 4;
-  u32 x[TILES][STEPS][4] = {}, through[TILES][STEPS][4];
+                                            const u16* __restrict__ side, u32* through, int first,
+                                            int rows, int samples, int cells) {
+  const int lane = lane_of(), g = lane / 4, t = lane % 4;
+  u32 x[TILES][STEPS][4] = {};
   int place[TILES][2];
+  const u16* told[TILES][2];
 #pragma unroll
-  for (int tile = 0; tile < TILES; tile++)
+  for (int tile = 0; tile < TILES; tile++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      const int row = first + 16 * tile + 8 * half + g;
+      const int row = first + 16 * tile + 8 * half + g, inside = min(row, rows - 1);
       place[tile][half] = row < rows ? row : -1;
-      if (row < rows) load_row(x[tile], half, y + (long long)row * C);
+      const int window = inside / cells;
+      const int cell = inside - window * cells + window / samples * cells;
+      told[tile][half] = side + (long long)cell * (2 * C) + 8 * t;
+      load_row(x[tile], half, y + (long long)inside * C);
     }
+    // Sums of nothing, that products find them in other registers than those they were loaded to.
 #pragma unroll
+    for (int step = 0; step < STEPS; step++)
+#pragma unroll
+      for (int part = 0; part < 4; part++) x[tile][step][part] = add_pairs(x[tile][step][part], 0);
+  }
+  __syncwarp();  // the rows before these are done
+#pragma unroll 1
   for (int group = 0; group < GROUPS; group++) {
     float sum[2][4][TILES][4] = {};
 #pragma unroll
@@ -543,9 +567,7 @@ __device__ __forceinline__ void finish_tile(const u16* __restrict__ y, u16* h, u
     for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
       for (int half = 0; half < 2; half++) {
-        const int row = max(place[tile][half], 0);
-        const int told = row / cells / samples * cells + row % cells;
-        const u16* words = side + (long long)told * (2 * C) + 32 * group + 8 * t;
+        const u16* words = told[tile][half] + 32 * group;
         const uint4 gates = __ldg((const uint4*)words), contents = __ldg((const uint4*)(words + C));
         const u32 gate_words[4] = {gates.x, gates.y, gates.z, gates.w};
         const u32 content_words[4] = {contents.x, contents.y, contents.z, contents.w};
@@ -562,40 +584,61 @@ __device__ __forceinline__ void finish_tile(const u16* __restrict__ y, u16* h, u
             const float turned = exp2_of(-2.8853900817779268f * fabsf(said));
             value[i] = copysignf(__fdividef(1 - turned, (1 + turned) * (1 + closing)), said);
           }
-          through[tile][2 * group + part / 2][2 * (part % 2) + half] = pack(value[0], value[1]);
+          through[4 * ((tile * STEPS + 2 * group + part / 2) * 32 + lane) + 2 * (part % 2) + half] =
+              pack(value[0], value[1]);
         }
       }
   }
+  __syncwarp();
+#pragma unroll
+  for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+      const uint4 word = ((const uint4*)through)[(tile * STEPS + step) * 32 + lane];
+      x[tile][step][0] = word.x, x[tile][step][1] = word.y;
+      x[tile][step][2] = word.z, x[tile][step][3] = word.w;
+    }
 #pragma unroll 1
-  for (int group = 0; group < GROUPS; group++)
+  for (int column = 0; column < 2 * COLUMNS; column += 4) {
+    const bool skips = column >= COLUMNS;
+    const int group = column / 4 % GROUPS;
+    uint4* words[TILES][2];
+    uint4 before[TILES][2];
 #pragma unroll
-    for (int which = 0; which < 2; which++) {
-      float sum[4][TILES][4] = {}, shift[8];
+    for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
-      for (int part = 0; part < 4; part++)
-        multiply_column(sum[part], through,
-                        weight_at(END) + (which * COLUMNS + 4 * group + part) * GROUPS * 32);
-      load_eight(shift, (const float*)weight_at(END_OF_WEIGHTS) + which * C, group);
-      const float scale = which ? 1.f : ROOT_HALF;
+      for (int half = 0; half < 2; half++) {
+        u16* row = (skips ? total : h) + (long long)max(place[tile][half], 0) * C;
+        words[tile][half] = (uint4*)(row + 32 * group + 8 * t);
+        before[tile][half] = *words[tile][half];
+      }
+    float sum[4][TILES][4], shift[8];
+    load_eight(shift, (const float*)weight_at(END_OF_WEIGHTS), column / 4);
+#pragma unroll
+    for (int part = 0; part < 4; part++) {
 #pragma unroll
       for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-          if (place[tile][half] < 0) continue;
-          u16* row = (which ? total : h) + (long long)place[tile][half] * C;
-          uint4* words = (uint4*)(row + 32 * group + 8 * t);
-          const uint4 before = *words;
-          u32 word[4] = {before.x, before.y, before.z, before.w};
-#pragma unroll
-          for (int part = 0; part < 4; part++) {
-            const float2 two = unpack(word[part]);
-            const float low = two.x + sum[part][tile][2 * half] + shift[2 * part];
-            const float high = two.y + sum[part][tile][2 * half + 1] + shift[2 * part + 1];
-            word[part] = pack(scale * low, scale * high);
-          }
-          *words = make_uint4(word[0], word[1], word[2], word[3]);
-        }
+        for (int i = 0; i < 4; i++) sum[part][tile][i] = shift[2 * part + i % 2];
+      multiply_column(sum[part], x, weight_at(END) + (column + part) * GROUPS * 32);
     }
+    const float scale = skips ? 1.f : ROOT_HALF;
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const uint4 old = before[tile][half];
+        u32 word[4] = {old.x, old.y, old.z, old.w};
+#pragma unroll
+        for (int part = 0; part < 4; part++) {
+          const float2 two = unpack(word[part]);
+          word[part] = pack(scale * (two.x + sum[part][tile][2 * half]),
+                            scale * (two.y + sum[part][tile][2 * half + 1]));
+        }
+        if (place[tile][half] >= 0)
+          *words[tile][half] = make_uint4(word[0], word[1], word[2], word[3]);
+      }
+  }
 }
 
 // The end of a residual layer: products before and behind a gate, states and their sum in place.
@@ -610,8 +653,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
   bring(shared + END_OF_WEIGHTS / 8, vectors, 2 * C / 4);
   __syncthreads();
   constexpr int ROWS = 16 * TILES;
-  const int warp = blockIdx.x * WARPS + threadIdx.x / 32;
-  for (int first = warp * ROWS; first < rows; first += gridDim.x * WARPS * ROWS)
-    finish_tile(y, h, total, side, first, rows, samples, cells);
+  const int warp = threadIdx.x / 32;
+  u32* through = (u32*)(shared + END_OF_WEIGHTS / 8 + 2 * C / 4 + warp * (TILES * STEPS * 32));
+  for (int first = (blockIdx.x * WARPS + warp) * ROWS; first < rows;
+       first += gridDim.x * WARPS * ROWS)
+    finish_tile(y, h, total, side, through, first, rows, samples, cells);
 }
 #endif

@@ -213,7 +213,9 @@ def _encode_kernel(
 @functools.cache
 def _finish_kernel(channels: int, device: torch.device) -> Kernel:
     constants = {"C": channels, "WARPS": _WARPS[channels]}
-    threads, shared = 32 * _WARPS[channels], 8 * channels**2 + 8 * channels
+    warps = _WARPS[channels]
+    threads, kept = 32 * warps, warps * 2 * _TILE * channels * 2
+    shared = 8 * channels**2 + 8 * channels + kept
     return compile_kernel(_FILE, "finish", constants, device, threads=threads, shared_bytes=shared)
 
 
@@ -283,11 +285,7 @@ def _pack_heads(attention: Any) -> tuple[Tensor, Tensor]:
     weight = _columns(attention.in_proj_weight).view(3, -1, size, channels)
     bias = attention.in_proj_bias.detach().view(3, -1, size)
     weight, bias = weight * scale[:, None, None, None], bias * scale[:, None, None]
-    parts = [
-        torch.cat([_right(query), _right(key), _left(value)])
-        for query, key, value in weight.transpose(0, 1)
-    ]
-    return torch.cat(parts), bias.transpose(0, 1)
+    return _right(weight.transpose(0, 1).flatten(0, 2)), bias.transpose(0, 1)
 
 
 def _score_scale(attention: Any) -> float:
@@ -319,10 +317,3 @@ def _right(weight_WK: Tensor) -> Tensor:
     rows, columns = weight_WK.shape
     tiles = weight_WK.half().view(rows // 8, 8, columns // 32, 2, 2, 4, 2)
     return tiles.permute(0, 2, 1, 5, 3, 4, 6).reshape(-1)
-
-
-def _left(weight_WK: Tensor) -> Tensor:
-    """Left factors of 16 rows and 16 channels, 16 bytes of each lane, flat."""
-    rows, columns = weight_WK.shape
-    tiles = weight_WK.half().view(rows // 16, 2, 8, columns // 16, 2, 4, 2)
-    return tiles.permute(0, 3, 2, 5, 4, 1, 6).reshape(-1)
