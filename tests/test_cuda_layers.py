@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from emulation import EmulatedKernel
 from gpu_cases import needs_cuda
 from mdtim.baselines import cuda_layers
 from mdtim.baselines.cuda_layers import Tiling, fits, pack_encoder, pack_gate, pack_guide
@@ -19,7 +22,7 @@ from mdtim.baselines.encoder import encode
 from mdtim.baselines.fgti.filling import FusedFilling
 from mdtim.baselines.fgti.network import GuidedNoiseNetwork, NetworkSizes, ResidualLayer
 
-CUDA = torch.device("cuda")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 SIZES = NetworkSizes(
     num_channels=64,
     num_layers=2,
@@ -43,7 +46,7 @@ def test_a_tiling_holds_whole_sequences(length: int, channels: int) -> None:
 
 
 def test_a_lane_reads_eight_neighbours() -> None:
-    order = cuda_layers._order(64, torch.device("cpu"))
+    order = cuda_layers._order(64, CPU)
     assert sorted(order.tolist()) == list(range(64))
     # Of the first 32, lane t of four holds columns 2t and 2t + 1 of four tiles of eight.
     for t in range(4):
@@ -62,13 +65,14 @@ def test_factors_lie_as_the_tensor_cores_take_them() -> None:
 
 
 def test_nothing_fits_without_a_gpu() -> None:
-    assert not fits(torch.device("cpu"), 48, 28, 64, 8, hidden=64, guided=True)
+    assert not fits(CPU, 48, 28, 64, 8, hidden=64, guided=True)
 
 
 @dataclass
 class Case:
     """A layer with random weights, and states for it."""
 
+    device: torch.device
     channels: int
     heads: int
     num_steps: int
@@ -79,22 +83,25 @@ class Case:
 
     def __post_init__(self) -> None:
         torch.manual_seed(0)
-        layer = ResidualLayer(self.channels, 13, self.heads).to(CUDA).eval()
+        layer = ResidualLayer(self.channels, 13, self.heads).to(self.device).eval()
         if not self.guided:  # CSDI's are narrow
             for attention in (layer.temporal, layer.variate):
                 attention.self_layer = nn.TransformerEncoderLayer(
                     self.channels, self.heads, 64, dropout=0.0, activation="gelu", batch_first=True
-                ).to(CUDA)
+                ).to(self.device)
         for weight in layer.parameters():
             std = 1 / math.sqrt(weight.shape[-1]) if weight.ndim > 1 else 0.3
             nn.init.normal_(weight, std=std)
         self.layer = layer
         shape = (self.num_steps, self.num_variates)
         number = self.windows * self.samples
-        self.h = torch.randn(number, *shape, self.channels, device=CUDA).half()
-        self.guide = torch.randn(self.windows, *shape, 2, self.channels, device=CUDA)
-        self.side = torch.randn(self.windows, *shape, 13, device=CUDA)
-        self.level = torch.randn(self.channels, device=CUDA)
+        self.h = self._random(number, *shape, self.channels).half()
+        self.guide = self._random(self.windows, *shape, 2, self.channels)
+        self.side = self._random(self.windows, *shape, 13)
+        self.level = self._random(self.channels)
+
+    def _random(self, *shape: int) -> Tensor:
+        return torch.randn(shape, device=self.device)
 
     def expected(self) -> tuple[Tensor, Tensor]:
         layer, h = self.layer.double(), self.h.double()
@@ -131,6 +138,52 @@ class Case:
         cuda_layers.run_layer(h, total, packed, level, cuda_layers.Said(side, looks))
         return h, total
 
+    @torch.no_grad()
+    def check(self) -> None:
+        for found, expected in zip(self.found(), self.expected(), strict=True):
+            assert float((found - expected).abs().max() / expected.std()) < 1e-2
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (64, 8, 12, 3, True, 2, 2),  # several sequences share a tile, and one tile is not full
+        (64, 4, 20, 5, False, 1, 2),
+        (128, 4, 17, 2, False, 1, 2),
+        (128, 8, 33, 2, False, 1, 1),
+    ],
+)
+def test_a_layer_says_what_its_definition_says_when_emulated(
+    case: tuple[int, int, int, int, bool, int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler on this machine")
+
+    def compile_kernel(
+        file: str,
+        name: str,
+        constants: dict[str, int],
+        device: torch.device,
+        threads: int,
+        shared_bytes: int,
+    ) -> EmulatedKernel:
+        assert shared_bytes <= 227 * 1024, "what a multiprocessor has"
+        return EmulatedKernel(file, name, constants, threads, tmp_path)
+
+    monkeypatch.setattr(cuda_layers, "compile_kernel", compile_kernel)
+    monkeypatch.setattr(cuda_layers, "_num_programs", lambda device: 2)
+    monkeypatch.setattr(cuda_layers, "_WARPS", {64: 2, 128: 1})
+    kernels = (cuda_layers._encode_kernel, cuda_layers._finish_kernel)
+    for kernel in kernels:
+        kernel.cache_clear()
+    try:
+        Case(CPU, *case).check()
+    finally:
+        for kernel in kernels:
+            kernel.cache_clear()
+
 
 @pytest.mark.gpu
 @needs_cuda
@@ -149,14 +202,11 @@ class Case:
     ],
 )
 def test_a_layer_says_what_its_definition_says(case: tuple[int, ...]) -> None:
-    made = Case(*case)  # type: ignore[arg-type]
+    made = Case(CUDA, *case)  # type: ignore[arg-type]
     shape = made.num_steps, made.num_variates, made.channels, made.heads
     if not fits(CUDA, *shape, hidden=64, guided=made.guided):
         pytest.skip("the kernels are for another GPU")
-    with torch.no_grad():
-        for found, expected in zip(made.found(), made.expected(), strict=True):
-            error = (found - expected).abs().max() / expected.std()
-            assert float(error) < 1e-2
+    made.check()
 
 
 @pytest.mark.gpu

@@ -14,11 +14,10 @@
 //   ROPE    1 to rotate queries and keys
 //   PROGRAMS  programs that shall fit a multiprocessor
 //
-// Fragments are those of mma.m16n8k16. Lane 4 * g + t of a warp holds, of a tile of 16 x 16 halves,
-// columns 2t and 2t + 1 of rows g and g + 8, then the same rows of columns 2t + 8 and 2t + 9. Sums
-// have the same places, in two tiles of 16 x 8 floats.
+// Fragments are those of cuda_products.cuh.
 
 #include "cuda_halves.cuh"
+#include "cuda_products.cuh"
 
 typedef long long i64;
 
@@ -37,28 +36,10 @@ constexpr float LOG2_SCALE = SCALE * 1.4426950408889634f;
 constexpr float NOTHING = -1e30f;  // no score: its exponential is 0
 constexpr u32 ONES = HALF ? 0x3C003C00u : 0x3F803F80u;
 
-__device__ __forceinline__ float exp2_of(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 __device__ __forceinline__ float reciprocal(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-
-// sum (16 x 8) += a (16 x 16) b (16 x 8)
-__device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-#if HALF
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-#else
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-#endif
-      "{%0,%1,%2,%3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // A tile of 16 x 16 halves. As a right factor it stands for its transpose: x[0], x[2] are the
@@ -76,12 +57,6 @@ __device__ __forceinline__ void load_across(u32 (&x)[4], u32 address) {
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                : "r"(address)
                : "memory");
-}
-
-__device__ __forceinline__ u32 transposed(u32 block) {
-  u32 y;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(block));
-  return y;
 }
 
 // A tile of sums, as halves, to where this lane's first word of the tile lies.

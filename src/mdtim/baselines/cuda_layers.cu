@@ -15,46 +15,17 @@
 //   WARPS    of a program
 //   SHARED   1 if what rows attend to finds room in shared memory, too
 //
-// Fragments are those of mma.m16n8k16. Lane 4 * g + t of a warp holds, of a tile of 16 x 16 halves,
-// columns 2t and 2t + 1 of rows g and g + 8, then the same rows of columns 2t + 8 and 2t + 9. Sums
-// have the same places, in two tiles of 16 x 8 floats. Which channel of a state is which column is
-// ours to choose: a lane holds eight neighbours of every 32, the 16 bytes that it reads and writes.
+// Fragments are those of cuda_products.cuh. Which channel of a state is which column is ours to
+// choose: a lane holds eight neighbours of every 32, the 16 bytes that it reads and writes.
 
 #define HALF 1
 #include "cuda_halves.cuh"
+#include "cuda_products.cuh"
 
 constexpr int COLUMNS = C / 8;  // tiles of sums across the channels
 constexpr int STEPS = C / 16;   // tiles of halves
 constexpr int GROUPS = C / 32;  // what a lane reads at once
-constexpr float NOTHING = -1e30f;  // no score: its exponential is 0
 constexpr float ROOT_HALF = 0.70710678118654752f;
-
-__device__ __forceinline__ float exp2_of(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-// sum (16 x 8) += a (16 x 16) b (16 x 8)
-__device__ __forceinline__ void multiply(float (&sum)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0,
-                                         u32 b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-// sum (16 x 8) += a (16 x 8) b (8 x 8)
-__device__ __forceinline__ void multiply_narrow(float (&sum)[4], u32 a0, u32 a1, u32 b0) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(b0));
-}
-
-__device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  multiply(sum, a[0], a[1], a[2], a[3], b0, b1);
-}
 
 __device__ __forceinline__ int lane_of() { return threadIdx.x % 32; }
 
@@ -64,20 +35,6 @@ __device__ __forceinline__ void load_eight(float (&x)[8], const float* vector, i
   const float4 low = place[0], high = place[1];
   x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
   x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-}
-
-// The sum of two pairs of halves.
-__device__ __forceinline__ u32 add_pairs(u32 a, u32 b) {
-  u32 sum;
-  asm volatile("add.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
-  return sum;
-}
-
-// A tile of 8 x 8 halves, of which lane 4 * g + t holds two in row g, with rows for columns.
-__device__ __forceinline__ u32 transpose(u32 x) {
-  u32 y;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-  return y;
 }
 
 // Rows g (half 0) or g + 8 (half 1) of a tile of states, from a row in memory.
@@ -219,6 +176,7 @@ constexpr int ROWS = 16 * TILES;
 constexpr int AT_ONCE = WIDTH < 16 ? 16 / WIDTH : 1;  // heads
 constexpr int PART = AT_ONCE * WIDTH;                 // their channels
 constexpr int KEYS = 2 * TILES;                       // tiles of 8
+constexpr float NOTHING = -1e30f;                     // no score: its exponential is 0
 
 // Exponentials of a tile's scores to the base of two, over those of the row's highest, and the
 // inverses of their sums. A row sees the keys of its own sequence, in every view.
@@ -254,8 +212,9 @@ __device__ __forceinline__ void weigh(float (&score)[N][4], float (&inverse)[2],
 
 __device__ __forceinline__ void weighted(float (&sum)[4], const float (&low)[4],
                                          const float (&high)[4], u32 b0, u32 b1) {
-  multiply(sum, pack(low[0], low[1]), pack(low[2], low[3]), pack(high[0], high[1]),
-           pack(high[2], high[3]), b0, b1);
+  const u32 weights[4] = {pack(low[0], low[1]), pack(low[2], low[3]), pack(high[0], high[1]),
+                          pack(high[2], high[3])};
+  multiply(sum, weights, b0, b1);
 }
 
 // z += x w, a left factor in memory, step by step
@@ -312,7 +271,7 @@ __device__ __forceinline__ void attend(uint2* out, const u32 (&x)[TILES][STEPS][
             const u32 two = pack(sum[tile][2 * half], sum[tile][2 * half + 1]);
             if (which == 0) q[tile][column][half] = two;
             if (which == 1) k[tile][column][half] = two;
-            if (which == 2) v[tile][column][half] = transpose(two);
+            if (which == 2) v[tile][column][half] = transposed(two);
           }
       }
 #pragma unroll
@@ -323,15 +282,17 @@ __device__ __forceinline__ void attend(uint2* out, const u32 (&x)[TILES][STEPS][
 #pragma unroll
         for (int keys = 0; keys < KEYS; keys++) {
           const int half = keys % 2;
-          if (WIDTH == 8)
+          if constexpr (WIDTH == 8)
             multiply_narrow(score[keys], q[tile][head][0], q[tile][head][1],
                             k[keys / 2][head][half]);
           else
 #pragma unroll
-            for (int column = 0; column < WIDTH / 8; column += 2)
-              multiply(score[keys], q[tile][column][0], q[tile][column][1],
-                       q[tile][(column + 1) % NARROW][0], q[tile][(column + 1) % NARROW][1],
-                       k[keys / 2][column][half], k[keys / 2][(column + 1) % NARROW][half]);
+            for (int column = 0; column < NARROW; column += 2) {
+              const u32(&left)[2] = q[tile][column], (&right)[2] = q[tile][column + 1];
+              const u32 query[4] = {left[0], left[1], right[0], right[1]};
+              multiply(score[keys], query, k[keys / 2][column][half],
+                       k[keys / 2][column + 1][half]);
+            }
         }
         weigh(score, inverse, tile);
 #pragma unroll
