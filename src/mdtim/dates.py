@@ -77,7 +77,7 @@ def _style(cell: str) -> _Style:
 
 def _order(format: str) -> str:
     """Of day, month and year in a format, such as dmy."""
-    return "".join(re.findall(r"%([dmby])", format, re.IGNORECASE)).lower().replace("b", "m")
+    return "".join(re.findall(r"%([dmbByY])", format)).lower().replace("b", "m")
 
 
 def read_text(
@@ -113,8 +113,7 @@ def read_text(
             best = stamps
     found = {format: found[format] for format in found if _order(format) in orders} or found
     if found:
-        # Of several readings the usual one, unless it alone is out of order.
-        chosen = next(filter(lambda format: _is_in_order(found[format]), found), next(iter(found)))
+        chosen = _likely(found)
         stamps = found.pop(chosen)
         if style.separator == ".":  # written day first nearly everywhere
             found.clear()
@@ -125,6 +124,24 @@ def read_text(
         f"{label} cannot be read as time: row {row} holds {text.iloc[row]!r}; write all of its "
         f"cells in one format, best as 2020-01-31 00:10:00"
     )
+
+
+def _likely(found: Mapping[str, pd.DatetimeIndex]) -> str:
+    """Of several readings the usual one, unless another is in order, or much more even."""
+    in_order = {format: stamps for format, stamps in found.items() if _is_in_order(stamps)}
+    usual, *others = in_order or found
+    # Hours of 01/01 to 09/01 leave gaps of a month if they are read month first.
+    for other in others:
+        if _evenness(found[other]) > 2 * _evenness(found[usual]):
+            usual = other
+    return usual
+
+
+def _evenness(stamps: pd.DatetimeIndex) -> float:
+    """How much of the time between the first and the last its usual steps would take, 0 to 1."""
+    steps = np.abs(np.diff(stamps.asi8)).astype(np.float64)
+    span = float(steps.sum())
+    return min(1.0, len(steps) * float(np.median(steps)) / span) if span else 1.0
 
 
 def _is_in_order(stamps: pd.DatetimeIndex) -> bool:

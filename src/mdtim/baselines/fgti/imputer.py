@@ -150,9 +150,10 @@ class FGTIImputer:
         """Samples by running the noise backwards; the fill is their median."""
         self.network.eval()
         if self._filling is None:
-            fused = FusedFilling.fits(self.network, *visible_WTV.shape[1:])
-            plain = PlainFilling(self.network, self.fill_dtype)
-            self._filling = FusedFilling(self.network) if fused else plain
+            if FusedFilling.fits(self.network, *visible_WTV.shape[1:]):
+                self._filling = FusedFilling(self.network)
+            else:
+                self._filling = PlainFilling(self.network, self.fill_dtype)
         num_cells = self.num_samples * math.prod(visible_WTV.shape[1:])
         which = parts(len(visible_WTV), num_cells, self.device)
         drawn = [self._samples(self._filling, visible_WTV[part]) for part in which]
