@@ -79,6 +79,22 @@ assert block.down.weight.grad.abs().sum() == 0
 with torch.no_grad():
     assert forward_fused([block], empty.detach(), torch.zeros(0, 6, 32)).shape == empty.shape
 
+# States in half precision leave weights, and gradients that are added up over parts, as they are.
+states, modulation = torch.randn(2, 9, 3, 32).half().float(), torch.randn(2, 6, 32).half().float()
+gradients = []
+for dtype in (torch.float16, torch.float32):
+    block.zero_grad()
+    out = fused_block.fused_block(
+        states.to(dtype), modulation.to(dtype), block.weights, rope_table(9, 16, states), None,
+        dropout=0.0, num_heads=2, over_time=True,
+    )
+    out.float().square().sum().backward()
+    gradients.append([weight.grad for weight in block.weights])
+assert len(list(fused_block._parts(states))) == 2
+for half, whole in zip(*gradients):
+    assert half.dtype == torch.float32
+    assert (half - whole).norm() <= 1e-2 * whole.norm()
+
 # A network takes all blocks at once where it fills and they fit, and only there.
 config = tiny_config(width=32, num_heads=2, dropout=0.2)
 network = FactorizedDiT(config.network, config.tokenizer, 3).eval()

@@ -7,12 +7,13 @@ block's input and the outputs of four products (q, k and v; attention; both of t
 everything else again where it is read.
 
 Shapes: B windows, T steps, V variates, R = B * T * V rows, D width, F = mlp_ratio * D, L attended
-length, d head width. Tensors of rows and weights share one dtype; sums are in float32.
+length, d head width. Tensors of rows share one dtype, which weights are cast to; sums are in
+float32, and gradients of weights come back in the weights' own dtype.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ _BACKWARD_ROWS = 2**18
 
 
 class BlockWeights(NamedTuple):
-    """Weights of a block, in the dtype of its rows."""
+    """Weights of a block, in the dtype of its rows or in one of their own."""
 
     qkv: Tensor
     """(3 * D, D)"""
@@ -99,9 +100,9 @@ class _Block:
     over_time: bool
 
     @classmethod
-    def read(cls, modulation_B6D: Tensor, arguments: tuple[Any, ...]) -> _Block:
-        """From the operators' arguments behind the modulation."""
-        weights = BlockWeights(*(weight.contiguous() for weight in arguments[:6]))
+    def read(cls, h_BTVD: Tensor, modulation_B6D: Tensor, arguments: tuple[Any, ...]) -> _Block:
+        """From the operators' arguments."""
+        weights = BlockWeights(*cast(arguments[:6], h_BTVD.dtype))
         return cls(modulation_B6D, weights, *arguments[6:])
 
     def rows(self, h_BTVD: Tensor, first_window: int = 0) -> Rows:
@@ -123,7 +124,7 @@ def _axis_block(
     h_BTVD: Tensor, modulation_B6D: Tensor, *arguments: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The output, and what the backward pass reads: qkv, y of attention, pre and y of the MLP."""
-    block = _Block.read(modulation_B6D, arguments)
+    block = _Block.read(h_BTVD, modulation_B6D, arguments)
     weights, seed = block.weights, block.seed
     h_BTVD = h_BTVD.contiguous()
     rows, h_RD = block.rows(h_BTVD), h_BTVD.view(-1, h_BTVD.shape[-1])
@@ -162,12 +163,14 @@ def _axis_block_backward(
     *arguments: Any,
 ) -> tuple[Tensor, ...]:
     """Gradients of the block's input, its modulation and its weights."""
-    block = _Block.read(modulation_B6D, arguments)
+    block = _Block.read(h_BTVD, modulation_B6D, arguments)
     h_BTVD, grad_BTVD = h_BTVD.contiguous(), grad_BTVD.contiguous()
     dh_BTVD = torch.empty_like(h_BTVD)
     dmodulation_B6D = modulation_B6D.new_empty(modulation_B6D.shape)
     totals: list[Tensor] | None = None
-    for windows, cells in _parts(h_BTVD):
+    parts = list(_parts(h_BTVD))
+    several = len(parts) > 1
+    for windows, cells in parts:
         gradients = _backward_of_windows(
             block,
             windows.start,
@@ -179,13 +182,24 @@ def _axis_block_backward(
             dmodulation_B6D[windows],
         )
         if totals is None:
-            totals = list(gradients)
+            totals = cast(gradients, torch.float32) if several else list(gradients)
         else:
-            totals = [total.float() + g for total, g in zip(totals, gradients, strict=True)]
+            for total, gradient in zip(totals, gradients, strict=True):
+                total += gradient
     if totals is None:  # no windows
         totals = [torch.zeros_like(weight) for weight in block.weights]
-    dweights = (total.to(h_BTVD.dtype) for total in totals)
-    return dh_BTVD, dmodulation_B6D, *dweights
+    return dh_BTVD, dmodulation_B6D, *cast(totals, arguments[0].dtype)
+
+
+def cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Contiguous tensors of a type: those of another are cast by one kernel for all."""
+    done = [
+        x.contiguous() if x.dtype == dtype else x.new_empty(x.shape, dtype=dtype) for x in tensors
+    ]
+    others = [i for i, x in enumerate(tensors) if x.dtype != dtype]
+    if others:
+        torch._foreach_copy_([done[i] for i in others], [tensors[i] for i in others])
+    return done
 
 
 def _parts(h_BTVD: Tensor) -> Iterator[tuple[slice, slice]]:

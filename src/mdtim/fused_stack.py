@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mdtim import row_passes
-from mdtim.fused_block import BlockWeights
+from mdtim.fused_block import BlockWeights, cast
 from mdtim.mlp import up_to_gelu
 from mdtim.row_passes import BLOCK_SLOTS, GATE_A, GATE_M, HEAD_SLOTS, Rows
 from mdtim.triton_attention import attend
@@ -77,10 +77,11 @@ def _axis_blocks(
     rows = Rows(num_windows, num_steps * num_variates, width, dropout=0.0)
     h_RD = h_BTVD.contiguous().view(-1, width)
     shape: tuple[int, ...] = h_BTVD.shape
+    weights = cast(weights, h_BTVD.dtype)
     x_RD = row_passes.normalize(rows, h_RD, modulation_BSD)
     for number, along_time in enumerate(over_time):
         first = number * NUM_WEIGHTS
-        block = BlockWeights(*(w.contiguous() for w in weights[first : first + NUM_WEIGHTS]))
+        block = BlockWeights(*weights[first : first + NUM_WEIGHTS])
         here_BSD = modulation_BSD[:, number * BLOCK_SLOTS :]
         qkv_BTVE = (x_RD @ block.qkv.t()).view(*shape[:3], len(block.qkv))
         x_RD = attend(qkv_BTVE, tables_Ld[number], num_heads, along_time).view(-1, width)

@@ -183,7 +183,7 @@ class AxisBlock(nn.Module):
         return fused_block(
             h_BTVD.to(dtype),
             modulation_B6D.to(dtype),
-            self.weights(dtype),
+            self.weights,
             self.table(h_BTVD),
             seed if dropout else None,
             dropout=dropout,
@@ -191,13 +191,13 @@ class AxisBlock(nn.Module):
             over_time=self.axis == "time",
         )
 
-    def weights(self, dtype: torch.dtype) -> BlockWeights:
+    @property
+    def weights(self) -> BlockWeights:
         """All parameters, as the fused operators take them."""
-        parameters = (
-            *(self.qkv.weight, self.out.weight, self.up.weight, self.up.bias),
-            *(self.down.weight, self.down.bias),
+        up, down = self.up, self.down
+        return BlockWeights(
+            self.qkv.weight, self.out.weight, up.weight, up.bias, down.weight, down.bias
         )
-        return BlockWeights(*(parameter.to(dtype) for parameter in parameters))
 
     def table(self, h_BTVD: Tensor) -> Tensor | None:
         """(L, d) rotations of the attended positions; None where nothing is rotated."""
@@ -223,7 +223,7 @@ def forward_fused(
     return fused_stack(
         h_BTVD.to(dtype),
         modulation_BSD.to(dtype),
-        [block.weights(dtype) for block in blocks],
+        [block.weights for block in blocks],
         [block.table(h_BTVD) for block in blocks],
         num_heads=blocks[0].num_heads,
         over_time=[block.axis == "time" for block in blocks],
