@@ -9,7 +9,12 @@ import pytest
 from mdtim.bench.section import read_rows
 from mdtim.benchmark import summary
 from mdtim.benchmark.experiments import Cell, cells_of, with_methods
-from mdtim.benchmark.reading import mean_over_seeds, paper_figures, paper_forecasts
+from mdtim.benchmark.reading import (
+    mean_over_seeds,
+    over_seeds,
+    paper_figures,
+    paper_forecasts,
+)
 from mdtim.benchmark.rows import Row, append, fingerprint
 from mdtim.benchmark.tables import render
 
@@ -105,6 +110,9 @@ def test_seeds_are_averaged_within_the_latest_configuration(tmp_path: Path) -> N
     write(path, cells[1:2], 0.3, config="y")
     (value,) = mean_over_seeds(read_rows(path), "mae").values()
     assert value == pytest.approx(0.2)
+    write(path, cells[:1], 0.3, config="y")  # the same mask once more
+    (values,) = over_seeds(read_rows(path), "mae").values()
+    assert values == pytest.approx([0.3, 0.3])
 
 
 def test_a_system_run_with_other_settings_has_a_line_of_its_own(tmp_path: Path) -> None:

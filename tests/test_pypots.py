@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from conftest import tiny_config, waves
+from gpu_cases import run_python
 from mdtim.baselines import pypots as adapter
 from mdtim.baselines.protocol import Trained, conceal
 from mdtim.checkpoint import load_folder, save_folder
@@ -81,6 +82,14 @@ def test_the_callers_random_states_and_logs_are_left_alone() -> None:
     imputer.fill(conceal(TEST, HIDDEN))
     assert states() == expected
     assert logging.getLogger("PyPOTS running log").handlers == handlers
+
+
+def test_an_import_leaves_pypots_its_voice() -> None:
+    ask = "import logging; log = logging.getLogger('PyPOTS running log'); "
+    tell = "print(len(log.handlers), log.level, log.filters)"
+    ours = run_python(f"import mdtim.pypots; {ask}{tell}").splitlines()
+    theirs = run_python(f"import pypots.imputation; {ask}{tell}").splitlines()
+    assert ours == theirs[-1:]
 
 
 def test_the_same_seed_gives_the_same_fit() -> None:

@@ -11,6 +11,7 @@ import io
 import os
 import tarfile
 import urllib.request
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,9 +100,18 @@ def read_content(name: str) -> bytes:
     for folder in (*folders, cache):
         for path in (folder / f"{source.file}.gz", folder / source.file):
             if path.is_file():
-                raw = path.read_bytes()
-                return _checked(gzip.decompress(raw) if path.suffix == ".gz" else raw, source, path)
+                return _checked(_unpacked(path), source, path)
     return _download(source, cache)
+
+
+def _unpacked(path: Path) -> bytes:
+    raw = path.read_bytes()
+    if path.suffix != ".gz":
+        return raw
+    try:
+        return gzip.decompress(raw)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be unpacked ({error}); get it anew") from error
 
 
 def _checked(content: bytes, source: Source, origin: object) -> bytes:

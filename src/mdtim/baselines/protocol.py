@@ -47,8 +47,15 @@ class OutOfTime(ValueError):
     """A training had not got anywhere when its time was up."""
 
 
+class UnreadableModel(ValueError):
+    """A trained system was kept, and cannot be read."""
+
+
 class WindowImputer(Protocol):
-    """A system that learns from windows and fills windows, each by itself."""
+    """A system that learns from windows and fills windows.
+
+    Each is filled by itself, but by two of PyPOTS's (see docs/systems.md).
+    """
 
     @property
     def num_parameters(self) -> int:

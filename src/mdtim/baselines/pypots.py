@@ -55,6 +55,7 @@ MODELS = {
 }
 """Our names of the systems, and PyPOTS's classes."""
 
+_LOGGER = "PyPOTS running log"
 FILL_BATCH = 256
 SAMPLE_BATCH = 512
 """Windows at a time; samples keep no attention maps, and small batches leave a GPU waiting."""
@@ -66,10 +67,14 @@ class PyPOTSMissing(ImportError, ValueError):
 
 def import_pypots() -> Any:
     """The package, without its banner; an error with what to install where it is missing."""
+    # Its banner asks the stream for an encoding, so the stream must have one.
+    nowhere = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    logger = logging.getLogger(_LOGGER)
+    # Its log gets its handlers now, for all who use it, so they must not be touched.
+    logger.addFilter(_say_nothing)
     try:
-        # Its banner asks the stream for an encoding, so the stream must have one.
-        nowhere = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-        with contextlib.redirect_stdout(nowhere), _quiet():
+        with contextlib.redirect_stdout(nowhere), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             import pypots.imputation
             import pypots.optim
     except ImportError as error:
@@ -77,7 +82,13 @@ def import_pypots() -> Any:
             f"this comes with PyPOTS, which cannot be imported ({error}); "
             "install it with: pip install 'mdtim[bench]'"
         ) from error
+    finally:
+        logger.removeFilter(_say_nothing)
     return pypots
+
+
+def _say_nothing(record: logging.LogRecord) -> bool:
+    return False
 
 
 class PyPOTSImputer:
@@ -103,7 +114,9 @@ class PyPOTSImputer:
         self.device = device
         values = dict(settings.values)
         self.num_hidings = _count("hide_training", values.pop("hide_training"), 0)
-        self.num_samples: int | None = values.pop("num_samples", None)
+        self.num_samples: int | None = None
+        if "num_samples" in values:
+            self.num_samples = _count("num_samples", values.pop("num_samples"), 1)
         self.validate_every = _count("validate_every", values.pop("validate_every", 1), 1)
         self.learning_rate: float = values.pop("lr")
         self.values = {
@@ -308,7 +321,7 @@ def _quiet() -> Iterator[list[str]]:
             if record.levelno >= logging.ERROR or "interrupted" in message:
                 complaints.append(message)
 
-    logger = logging.getLogger("PyPOTS running log")
+    logger = logging.getLogger(_LOGGER)
     handlers, level = logger.handlers[:], logger.level
     logger.handlers = [Listener()]
     try:

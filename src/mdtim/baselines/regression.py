@@ -31,6 +31,8 @@ class StepRegression:
         """Learn from a random choice of training steps."""
         generator = np.random.default_rng(self.seed)
         num_windows, num_steps, _ = training_WTV.shape
+        if num_steps < 3:
+            raise ValueError(f"{self.method} needs a step between two others, got {num_steps}")
         count = min(self.values["num_rows"], num_windows)
         chosen = generator.choice(num_windows, size=count, replace=False)
         step = generator.integers(1, num_steps - 1, size=count)

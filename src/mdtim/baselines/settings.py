@@ -90,5 +90,22 @@ def settings_of(method: str, dataset: str, name: str = "default") -> Settings:
             raise ValueError(
                 f"{method} has no setting {key!r}; there are {', '.join([*values, *limits])}"
             )
-        tree[key] = json.loads(text.lower() if text in ("True", "False") else text)
+        tree[key] = _read(change, text, tree[key])
+        if tree is limits and not tree[key] > 0:
+            raise ValueError(f"{key} must be above 0, got {text}")
     return Settings(method, values, Limits(**limits), row["source"])
+
+
+def _read(change: str, text: str, now: Any) -> Any:
+    """A new value of a setting, of the kind of the one that it takes the place of."""
+    try:
+        value = json.loads(text.lower() if text in ("True", "False") else text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{change!r} has no value that can be read; write name=value") from error
+    kinds: dict[type, tuple[type, ...]] = {bool: (bool, int), float: (float, int)}
+    wanted = kinds.get(type(now), (type(now),))
+    if change.startswith("max_minutes=") or now == 0:  # an int only for how it is written
+        wanted = (int, float)
+    if type(value) not in wanted:
+        raise ValueError(f"{change!r} is not of the kind of {now!r}, which it would replace")
+    return value

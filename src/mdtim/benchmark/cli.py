@@ -49,7 +49,11 @@ def run(
     with user_messages():
         cells = []
         for name in experiment.split(","):
-            own = [cell for cell in cells_of(name, dataset) if preset in (None, cell.preset)]
+            every = cells_of(name, dataset)
+            own = [cell for cell in every if preset in (None, cell.preset)]
+            if not own:
+                known = ", ".join(sorted({cell.preset for cell in every if cell.preset}))
+                raise ValueError(f"experiment {name} has no preset {preset!r}; it has {known}")
             cells += own if methods is None else with_methods(own, methods.split(","), settings)
         complete = run_cells(
             cells,

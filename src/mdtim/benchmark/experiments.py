@@ -17,6 +17,8 @@ FOUR_SETS = tuple(TITLES)
 HORIZONS = (4, 6, 8, 12)
 AT_ONCE = ("zero-mini+max_steps=0", "zero-base+max_steps=0")
 """The pretrained networks as they are."""
+OURS = ("mdtim", "mdtim-argmax", "mdtim-ensemble")
+"""Ways to use a trained model of ours."""
 BOUNDS = ("clean", "optimum")
 """Methods of some experiments only: what nothing can beat."""
 ENSEMBLE_SEEDS = (0, 1, 2)
@@ -221,8 +223,13 @@ def with_methods(cells: list[Cell], methods: list[str], settings: str = "default
         own = [cell for cell in cells if cell.method == method]
         if not own and method in BOUNDS:
             raise ValueError(f"this experiment has no cells of {method!r}, which others have")
+        is_ours = method.startswith("mdtim")
+        if is_ours and method not in OURS:
+            raise ValueError(f"unknown method {method!r}; of mdtim there are {', '.join(OURS)}")
+        # Ours without settings take the presets that the experiment has.
         masks = dict.fromkeys(
-            replace(cell, method=method, preset=settings)
+            replace(cell, method=method, preset=cell.preset if keeps else settings)
+            for keeps in [is_ours and settings == "default"]
             for cell in cells
             if cell.method.startswith("mdtim")
         )
@@ -243,13 +250,19 @@ def config_of(name: str, dataset: str) -> ModelConfig:
     if dataset == "physionet2012":
         # As in the paper: irregular sampling has no spectrum to be consistent with.
         config = config.change(spectral_weight=0.0)
-    values = dict(change.split("=", 1) for change in changes)
-    return config.change(**{key: _parse(value) for key, value in values.items()})
+    try:
+        return config.change(**dict(map(_parse, changes)))
+    except TypeError as error:  # a word where a number belongs
+        raise ValueError(f"{name!r} cannot be: {error}") from error
 
 
-def _parse(text: str) -> bool | int | float | str:
+def _parse(change: str) -> tuple[str, bool | int | float | str]:
+    key, _, text = change.partition("=")
     if text in ("True", "False"):
-        return text == "True"
+        return key, text == "True"
     if text.isalpha():
-        return text
-    return int(text) if text.lstrip("-").isdigit() else float(text)
+        return key, text
+    try:
+        return key, int(text) if text.lstrip("-").isdigit() else float(text)
+    except ValueError as error:
+        raise ValueError(f"{change!r} has no value that can be read; write name=value") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mdtim.benchmark.experiments import Cell
+from mdtim.benchmark.experiments import OURS, Cell
 from mdtim.benchmark.scoring import Said, Say, TestWindows
 from mdtim.benchmark.systems import FittedSystem
 from mdtim.benchmark.trained import TrainedModel, fit_calibration
@@ -73,8 +73,7 @@ def prepare(
         return Method(truth_says)
     if cell.settings is not None:
         return _system(FittedSystem(cell, test.dataset, test.device, runs), limit, log)
-    if cell.method not in ("mdtim", "mdtim-argmax", "mdtim-ensemble"):
-        raise ValueError(f"unknown method {cell.method!r}")
+    assert cell.method in OURS, f"unknown method {cell.method!r}"
     models = []
     for seed in cell.train_seeds:
         model = TrainedModel(replace(cell, train_seed=seed), test.dataset, test.series, runs)

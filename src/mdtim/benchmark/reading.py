@@ -67,13 +67,14 @@ def choose(rows: Sequence[TextRow], **wanted: str) -> list[TextRow]:
 def over_seeds(rows: Sequence[TextRow], column: str) -> dict[Key, list[float]]:
     """Values of a column over mask and training seeds, for each cell with one.
 
-    Where a cell was run with several configurations of one preset, the last one counts.
+    Where a cell was run with several configurations of one preset, the last one counts; so does
+    the last run with the same seeds.
     """
-    latest = {cell_key(row): row["config"] for row in rows if row[column]}
+    rows = [row for row in rows if row[column]]
+    latest = {cell_key(row): row["config"] for row in rows}
     values: dict[Key, list[float]] = defaultdict(list)
-    for row in rows:
-        if row[column] and row["config"] == latest[cell_key(row)]:
-            values[cell_key(row)].append(float(row[column]))
+    for row in last_runs([row for row in rows if row["config"] == latest[cell_key(row)]]):
+        values[cell_key(row)].append(float(row[column]))
     return dict(values)
 
 

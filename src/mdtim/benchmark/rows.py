@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -10,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from mdtim.bench.section import append_rows
+from mdtim.bench.section import append_rows, check_columns, read_rows
 from mdtim.benchmark.experiments import Cell
 from mdtim.benchmark.forecaster import ForecasterConfig
 
@@ -37,6 +36,8 @@ class Row(Cell):
     """Why there are no scores, if there are none."""
 
 
+COLUMNS = [field.name for field in fields(Row)]
+
 _CELL: dict[str, Callable[[str], Any]] = {
     field.name: {"window": int, "rate": float, "mask_seed": int, "train_seed": int}.get(
         field.name, str
@@ -48,10 +49,8 @@ _CELL: dict[str, Callable[[str], Any]] = {
 
 def finished(path: Path) -> set[tuple[Any, ...]]:
     """Keys of the cells a results file has scores for; a failed one is tried again."""
-    if not path.exists():
-        return set()
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if not row["error"]]
+    check_columns(path, COLUMNS)
+    rows = [row for row in read_rows(path) if not row["error"]] if path.exists() else []
     return {(*_cell_of(row).values(), row["config"]) for row in rows}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 
+from mdtim.baselines.protocol import UnreadableModel
 from mdtim.baselines.registry import packages_of
 from mdtim.bench.environment import commit, device_name, versions
 from mdtim.benchmark.experiments import Cell
@@ -19,7 +21,9 @@ from mdtim.benchmark.methods import Method, prepare
 from mdtim.benchmark.predictions import keep_predictions
 from mdtim.benchmark.rows import Row, append, fingerprint, finished, key_of
 from mdtim.benchmark.scoring import FilledWindows, Scores, TestWindows, hidden_mask
-from mdtim.datasets import load
+from mdtim.datasets import Dataset, load
+
+OUT_OF_TIME = "  out of time: the next run goes on"
 
 
 def run_cells(
@@ -43,18 +47,25 @@ def run_cells(
     -------
     bool : True if every cell has a row now
     """
+    if max_minutes is not None and not max_minutes > 0:
+        raise ValueError(f"max_minutes must be above 0, got {max_minutes:g}")
     limit = float("inf") if max_minutes is None else time.monotonic() + 60 * max_minutes
+    _check_folder(runs)
     done = finished(results)
     groups: dict[tuple[object, ...], list[Cell]] = {}
-    for cell in cells:
+    for cell in dict.fromkeys(cells):
         if key_of(cell) not in done:
             groups.setdefault(cell.training_key, []).append(cell)
     complete = True
     for group in groups.values():
         if time.monotonic() > limit:
+            log(OUT_OF_TIME)
             return False
+        dataset = load(group[0].dataset, group[0].window)
         try:
-            complete &= _run_group(group, results, runs, device, limit, log)
+            complete &= _run_group(group, dataset, results, runs, device, limit, log)
+        except UnreadableModel:
+            raise
         except Exception as error:
             # A method that cannot handle a case is a visible row, and the run goes on.
             log(traceback.format_exc())
@@ -65,8 +76,21 @@ def run_cells(
     return complete
 
 
+def _check_folder(runs: Path) -> None:
+    """Know before a training that its model can be kept."""
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=runs):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"models cannot be kept in {runs} ({error}); name another folder (--runs)"
+        ) from error
+
+
 def _run_group(
     group: list[Cell],
+    dataset: Dataset,
     results: Path,
     runs: Path,
     device: torch.device,
@@ -76,10 +100,11 @@ def _run_group(
     """Run cells that share one trained model; False if the time was not enough."""
     first = group[0]
     log(f"{first.dataset} T={first.window} {first.method} {first.preset} seed {first.train_seed}")
-    test = TestWindows.put(load(first.dataset, first.window), first.window, device)
+    test = TestWindows.put(dataset, first.window, device)
     method = prepare(first, test, runs, limit, log)
     if method is None:
-        log("  out of time: the next run goes on")
+        starts_anew = first.settings is not None
+        log("  out of time: the next run starts this fit anew" if starts_anew else OUT_OF_TIME)
         return False
     if method.compiles:
         test.warm_up(method.say)
@@ -93,6 +118,7 @@ def _run_group(
         filled: FilledWindows | None = None
         for cell in members:
             if time.monotonic() > limit:
+                log(OUT_OF_TIME)
                 return False
             # One fill serves its own errors and every horizon.
             filled = filled or test.fill(method.say, hidden)

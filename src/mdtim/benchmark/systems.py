@@ -15,7 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mdtim.baselines.protocol import HeldOut, OutOfTime, Trained, WindowImputer, conceal
+from mdtim.baselines.protocol import (
+    HeldOut,
+    OutOfTime,
+    Trained,
+    UnreadableModel,
+    WindowImputer,
+    conceal,
+)
 from mdtim.baselines.registry import build
 from mdtim.benchmark.experiments import Cell
 from mdtim.benchmark.rows import short_hash
@@ -57,10 +64,16 @@ class FittedSystem:
     def prepare(self, max_seconds: float, log: Callable[[str], None]) -> bool:
         """Load the system, or fit it; False if the run's time was not enough for its limit."""
         if isinstance(self.imputer, Trained) and (self.folder / "config.json").exists():
-            document, tensors = load_folder(self.folder)
-            self.imputer.restore(tensors)
-            self.train_seconds = document["train_seconds"]
-            self.peak_memory_gb = document["peak_memory_gb"]
+            try:
+                document, tensors = load_folder(self.folder)
+                self.imputer.restore(tensors)
+                self.train_seconds = document["train_seconds"]
+                self.peak_memory_gb = document["peak_memory_gb"]
+            except (ValueError, KeyError, RuntimeError) as error:
+                raise UnreadableModel(
+                    f"the {self.cell.method} kept in {self.folder} cannot be used ({error}); "
+                    "remove the folder to train it again"
+                ) from error
             return True
         log(f"  settings: {self.settings.source}")
         allowed = 60 * self.settings.limits.max_minutes

@@ -45,6 +45,8 @@ class FGTIImputer:
     ) -> None:
         values = dict(settings.values)
         self.num_samples: int = values.pop("num_samples")
+        if self.num_samples < 1:
+            raise ValueError(f"num_samples must be 1 or more, got {self.num_samples}")
         self.learning_rate: float = values.pop("lr")
         # Shares of the epochs, or of the time if that ends first, each followed by a tenth of it.
         self.lr_drops: list[float] = values.pop("lr_drops")
@@ -53,12 +55,16 @@ class FGTIImputer:
         self.seed = seed
         self.device = device
         sizes = NetworkSizes(**values)
-        with torch.random.fork_rng([]):
-            torch.manual_seed(seed)
-            self.network = GuidedNoiseNetwork(sizes, num_variates).to(device)
+        self.num_variates = num_variates
+        self.network = self._new_network(sizes)
         self.schedule = Schedule.quadratic(sizes.num_diffusion_steps, first, last, device)
         self._filling: PlainFilling | FusedFilling | None = None
         self.fill_dtype = torch.float16 if device.type == "cuda" else torch.float32
+
+    def _new_network(self, sizes: NetworkSizes) -> GuidedNoiseNetwork:
+        with torch.random.fork_rng([]):
+            torch.manual_seed(self.seed)
+            return GuidedNoiseNetwork(sizes, self.num_variates).to(self.device)
 
     @property
     def num_parameters(self) -> int:
@@ -71,6 +77,7 @@ class FGTIImputer:
         """Adam with two drops of its rate; the best epoch by the validation's noise error."""
         limits = self.limits
         epochs = limits.epochs(len(training_WTV))
+        self.network = self._new_network(self.network.sizes)
         generator = np.random.default_rng(self.seed)
         optimizer = torch.optim.Adam(
             self.network.parameters(), lr=self.learning_rate, weight_decay=1e-6
