@@ -240,10 +240,14 @@ def test_a_perfect_distribution_is_left_alone() -> None:
     np.testing.assert_allclose(mapped.numpy(), levels.numpy(), atol=0.02)
 
 
+def everyone(count: int) -> torch.Tensor:
+    return torch.ones(count, dtype=torch.bool)
+
+
 @given(st.integers(1, 200), st.integers(0, 20))
 def test_a_calibration_is_monotone_and_keeps_the_ends(count: int, seed: int) -> None:
     said, share = gaussian_bins(count, 1.0), torch.rand(count)
-    calibration = Levels.fit(said, normal(count, seed), share, blur=1.0)
+    calibration = Levels.fit(said, normal(count, seed), share, everyone(count), blur=1.0)
     grid = torch.linspace(0, 1, 101, dtype=torch.float64)
     mapped = calibration.apply(grid, torch.full_like(grid, 0.3))
     assert (mapped.diff() >= -1e-12).all()
@@ -256,7 +260,7 @@ def test_many_cells_make_more_maps_and_knots_at_the_ends_of_intervals(
     count: int, maps: int
 ) -> None:
     share = torch.linspace(0, 1, count, dtype=torch.float64)
-    fitted = Levels.fit(gaussian_bins(count, 1.0), normal(count), share, blur=0.0)
+    fitted = Levels.fit(gaussian_bins(count, 1.0), normal(count), share, everyone(count), blur=0.0)
     assert len(fitted.maps) == len(fitted.shares) == maps
     for one in fitted.maps:
         assert ({0.025, 0.05, 0.95, 0.975} <= set(one.actual)) is (count >= 100)

@@ -69,7 +69,11 @@ class LevelMap:
         """
         actual = torch.tensor(knots_at, dtype=torch.float64)
         knots = torch.quantile(levels.cpu(), actual)
-        knots = torch.lerp(actual, knots, len(levels) / (len(levels) + doubt))
+        believed = len(levels) / (len(levels) + doubt)
+        if doubt:
+            # What chance would do to so many levels is doubted, what is far beyond it is not.
+            believed = max(believed, 1 - 1 / max(1.0, _unevenness(levels)))
+        knots = torch.lerp(actual, knots, believed)
         # Nothing lies beyond the ends; strictly rising keeps the map invertible.
         knots[0], knots[-1] = 0.0, 1.0
         ramp = torch.linspace(0, 1e-6, len(actual), dtype=torch.float64)
@@ -85,6 +89,17 @@ class LevelMap:
         """Map predicted levels to actual ones, elementwise."""
         predicted_1P, actual_1P = (levels.new_tensor([x]) for x in (self.predicted, self.actual))
         return _between(predicted_1P, actual_1P, levels.reshape(1, -1)).view(levels.shape)
+
+
+def _unevenness(levels: Tensor) -> float:
+    """How far (C,) levels are from even: what chance makes of even ones is about 1.
+
+    Cramér and von Mises' statistic, by its mean.
+    """
+    count = len(levels)
+    even = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    gaps = levels.cpu().double().sort().values - even
+    return 6 * (float(gaps.square().sum()) + 1 / (12 * count))
 
 
 def _between(predicted_NP: Tensor, actual_NP: Tensor, levels_NK: Tensor) -> Tensor:
@@ -113,15 +128,25 @@ class Levels:
 
     @classmethod
     def fit(
-        cls, distribution: BinDistribution, truth: Tensor, shares: Tensor, blur: float
+        cls,
+        distribution: BinDistribution,
+        truth: Tensor,
+        shares: Tensor,
+        has_say: Tensor,
+        blur: float,
     ) -> Levels:
-        """Fit from C validation cells (see :meth:`Calibration.fit`)."""
+        """Fit from C validation cells (see :meth:`Calibration.fit`).
+
+        Parameters
+        ----------
+        has_say : (C,) cells that tell what levels mean; how sharp they may be is told by all
+        """
         # The least spread left is the one that scores best; none of it is the network's own.
         floors = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
         scores = [float(distribution.sharpened(blur, f).crps(truth).mean()) for f in floors]
         floor = floors[scores.index(min(scores))]
-        levels = distribution.sharpened(blur, floor).cdf(truth)
-        shares = shares.double()
+        levels = distribution.sharpened(blur, floor).cdf(truth)[has_say]
+        shares = shares[has_say].double()
         num_groups = max(1, min(5, levels.numel() // 300))
         edges = torch.quantile(shares, torch.arange(1, num_groups).double() / num_groups)
         member = torch.bucketize(shares, edges)
@@ -145,6 +170,15 @@ class Levels:
         return mapped
 
 
+OFTEN = 0.2
+"""Share of a variate's cells from which on one value comes often."""
+ENOUGH = 50
+"""Cells that can speak for all."""
+KNOWN = 0.75
+"""Share of a variate's levels in the middle half from which on its cells are all but known: they
+say nothing of how uncertain others are."""
+
+
 def _knots(num_cells: int) -> list[float]:
     """Shares of a group's cells to put knots at: even, and at the ends of the usual intervals."""
     # An even knot should stand on about thirty cells.
@@ -153,14 +187,45 @@ def _knots(num_cells: int) -> list[float]:
     return sorted({*torch.linspace(0, 1, num_even, dtype=torch.float64).tolist(), *ends})
 
 
-def _varied(truth: Tensor, variate: Tensor, num_variates: int) -> Tensor:
-    """(C,) cells of variates that are not mostly one value; all if there are no others."""
-    varies_V = torch.ones(num_variates, dtype=torch.bool, device=truth.device)
-    for number in range(num_variates):
-        _, counts = torch.unique(truth[variate == number], return_counts=True)
-        varies_V[number] = 2 * counts.max() <= counts.sum() if len(counts) else True
-    varied = varies_V[variate]
-    return varied if varied.any() else torch.ones_like(varied)
+@dataclass(frozen=True, eq=False)
+class _Votes:
+    """Which of C cells have a say in what levels mean."""
+
+    varied: Tensor
+    """(C,) those of variates that are not mostly one value."""
+    open: Tensor
+    """(C,) those that are not said to be the value that their variate often has."""
+    pooled: Tensor
+    """(C,) those that are judged together, whatever their variate."""
+
+    @classmethod
+    def count(
+        cls,
+        distribution: BinDistribution,
+        truth: Tensor,
+        variate: Tensor,
+        blur: float,
+        num_variates: int,
+    ) -> _Votes:
+        varied, open, uncertain = (torch.ones_like(variate, dtype=torch.bool) for _ in range(3))
+        levels = distribution.sharpened(blur, 0.2).cdf(truth)
+        for number in range(num_variates):
+            own = variate == number
+            values, counts = torch.unique(truth[own], return_counts=True)
+            if not len(counts):
+                continue
+            often = counts.max() / counts.sum()
+            varied[own] = bool(2 * often <= 1)
+            if often > OFTEN:
+                value = values[counts.argmax()].expand(int(own.sum()))
+                said, near = distribution.take(own), 1.5 * distribution.step[own]
+                open[own] = said.cdf(value + near) - said.cdf(value - near) <= 0.5
+            inner = (levels[own] - 0.5).abs() < 0.25
+            uncertain[own] = bool(inner.double().mean() < KNOWN)
+        choices = (open & varied & uncertain, open & varied, open)
+        large = [one for one in choices if int(one.sum()) >= ENOUGH]
+        pooled = large[0] if large else torch.ones_like(open)
+        return cls(varied, open, pooled)
 
 
 @dataclass(frozen=True)
@@ -170,9 +235,9 @@ class Calibration:
     Soft labels teach a network to blur what it knows; that blur is known and taken away again.
     Then come monotone maps of probabilities: first for single missing cells, gaps and open ends
     apart, each in windows where gaps lie as chance puts them and in windows where they come in
-    clumps; then for each variate. Variates that are mostly one value, as rain is, have no say in
-    the first: where nearly every truth is one point, all levels are the same, and would make the
-    intervals of the others too narrow.
+    clumps; then for each variate. Not all cells have a say in the first: where the truth is all but
+    known, as of a row number, of rain on a dry day or of the sun at night, all levels are the same,
+    and would make the intervals of the others too narrow.
     """
 
     MIN_CELLS: ClassVar[int] = 200
@@ -214,7 +279,7 @@ class Calibration:
         blur : variance that the labels add, in bins²
         """
         group = at.group()
-        varied = _varied(truth, at.variate, num_variates)
+        votes = _Votes.count(distribution, truth, at.variate, blur, num_variates)
         levels = torch.empty_like(truth)
         by_place: list[Levels] = []
         fitted: dict[str, Levels] = {}
@@ -222,15 +287,19 @@ class Calibration:
             own, gap = group == number, number % NUM_GAPS
             # A group with few cells is judged with all of its gap, those with all there are.
             wider = {
-                f"group {number}": own & varied,
-                f"gap {gap}": (group % NUM_GAPS == gap) & varied,
-                "all": varied,
+                f"group {number}": own,
+                f"gap {gap}": group % NUM_GAPS == gap,
+                "all": torch.ones_like(own),
             }
-            large = [name for name, one in wider.items() if int(one.sum()) >= cls.MIN_CELLS]
+            large = [
+                name
+                for name, one in wider.items()
+                if int((one & votes.pooled).sum()) >= cls.MIN_CELLS
+            ]
             name = large[0] if large else "all"
             if name not in fitted:
                 seen = wider[name]
-                told = distribution.take(seen), truth[seen], at.share[seen]
+                told = distribution.take(seen), truth[seen], at.share[seen], votes.pooled[seen]
                 fitted[name] = Levels.fit(*told, blur)
             found = fitted[name]
             sharp = distribution.take(own).sharpened(blur, found.floor)
@@ -238,10 +307,10 @@ class Calibration:
             by_place.append(found)
         nothing = LevelMap.none(cls.KNOTS)
         plain = cls(blur, tuple(by_place), (nothing,) * num_variates)
-        maps = list(plain._variate_maps(levels, at.variate))
-        if not varied.all():
-            helped = plain._helped(distribution, truth, at, levels)
-            for number in torch.unique(at.variate[~varied]).tolist():
+        maps = list(plain._variate_maps(levels[votes.open], at.variate[votes.open]))
+        if not votes.varied.all():
+            helped = plain._helped(distribution, truth, at, levels, votes.open)
+            for number in torch.unique(at.variate[~votes.varied]).tolist():
                 maps[number] = maps[number] if helped[number] else nothing
         return replace(plain, by_variate=tuple(maps))
 
@@ -254,7 +323,12 @@ class Calibration:
         return tuple(maps)
 
     def _helped(
-        self, distribution: BinDistribution, truth: Tensor, at: Places, levels: Tensor
+        self,
+        distribution: BinDistribution,
+        truth: Tensor,
+        at: Places,
+        levels: Tensor,
+        open: Tensor,
     ) -> list[bool]:
         """Which variates a map of their own helps: fitted to one half of the cells, on the other.
 
@@ -267,7 +341,8 @@ class Calibration:
         some = mixed[: self.JUDGED_CELLS].sort().values.to(truth.device)
         for fitted in (first, ~first):
             judged = some[~fitted[some]]
-            maps = self._variate_maps(levels[fitted], at.variate[fitted])
+            told = fitted & open
+            maps = self._variate_maps(levels[told], at.variate[told])
             said, places = distribution.take(judged), at.take(judged)
             without, with_maps = (
                 calibration.apply(said, places).crps(truth[judged])
