@@ -346,8 +346,9 @@ def test_a_table_of_a_few_rows_is_told_from_one_that_can_be_filled(num_rows: int
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         imputer(window="auto").fit(values)
-    told = any("little more than a guess" in str(warning.message) for warning in said)
-    assert told == (num_rows < 5)
+    texts = " ".join(str(warning.message) for warning in said)
+    assert ("little more than a guess" in texts) == (num_rows < 5)
+    assert ("no series has 8 steps or more" in texts) == (num_rows == 5)
 
 
 def test_nothing_missing_comes_back_as_it_is(gappy: np.ndarray) -> None:

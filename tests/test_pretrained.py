@@ -220,6 +220,11 @@ def test_a_model_follows_a_table_at_another_level_and_warns() -> None:
     for factor in (20.0, 0.001):
         with pytest.warns(ImputationWarning, match="check their units"):
             imputer.transform(factor * table)
+    with pytest.warns(ImputationWarning, match=r"'x1' \(3.0 times\) vary more than when"):
+        imputer.transform(table * np.array([1.0, 3.0, 1.0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        imputer.transform(1.8 * table)
 
 
 def test_one_absurd_reading_does_not_spoil_its_window() -> None:
