@@ -304,7 +304,7 @@ def test_only_named_columns_are_filled():
         ({"a": [1.0], "b": ["x"]}, {"columns": ("b",)}, "'b' .*not numeric"),
         ({"a": [1.0], "b": [True]}, {"columns": ("b",)}, "'b' .*not numeric"),
         ({"a": [1.0], "b": [2.0]}, {"columns": ("b",), "id": "b"}, r"'b' \(time or id\)"),
-        ({"a": [1.0], "b": [2.0]}, {"columns": ()}, "no numeric column"),
+        ({"a": [1.0], "b": [2.0]}, {"columns": ()}, "columns names none"),
         ({"a": [1.0], "b": [2.0]}, {"time": "b", "id": "b"}, "two different"),
         ({"a": [1.0]}, {"time": "when"}, "time='when' names no column; the columns are a"),
         ({"a": [1.0]}, {"id": "who"}, "id='who' names no column"),

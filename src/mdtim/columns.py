@@ -72,6 +72,8 @@ def find_numeric(
     [1]
     """
     check_known(wanted, names)
+    if wanted is not None and not wanted:
+        raise ValueError("columns names none; leave it out to fill every numeric column")
     chosen, other = [], []
     for position, name in enumerate(names):
         if wanted is not None and name not in wanted:

@@ -66,7 +66,7 @@ def of_the_window(panel: Panel, asked: int | str, taken: int) -> None:
     """A window that was cut as most of it would lie beyond the ends of all series."""
     if asked not in ("auto", taken):
         _warn(
-            f"window {asked} is longer than any series, of which the longest has "
+            f"window {asked} is longer than is of use to series of at most "
             f"{panel.lengths.max()} steps; {taken} are taken"
         )
 
