@@ -193,7 +193,7 @@ class _Votes:
 
     varied: Tensor
     """(C,) those of variates that are not mostly one value."""
-    open: Tensor
+    unsettled: Tensor
     """(C,) those that are not said to be the value that their variate often has."""
     pooled: Tensor
     """(C,) those that are judged together, whatever their variate."""
@@ -207,7 +207,9 @@ class _Votes:
         blur: float,
         num_variates: int,
     ) -> _Votes:
-        varied, open, uncertain = (torch.ones_like(variate, dtype=torch.bool) for _ in range(3))
+        varied, unsettled, uncertain = (
+            torch.ones_like(variate, dtype=torch.bool) for _ in range(3)
+        )
         levels = distribution.sharpened(blur, 0.2).cdf(truth)
         for number in range(num_variates):
             own = variate == number
@@ -219,13 +221,13 @@ class _Votes:
             if often > OFTEN:
                 value = values[counts.argmax()].expand(int(own.sum()))
                 said, near = distribution.take(own), 1.5 * distribution.step[own]
-                open[own] = said.cdf(value + near) - said.cdf(value - near) <= 0.5
+                unsettled[own] = said.cdf(value + near) - said.cdf(value - near) <= 0.5
             inner = (levels[own] - 0.5).abs() < 0.25
             uncertain[own] = bool(inner.double().mean() < KNOWN)
-        choices = (open & varied & uncertain, open & varied, open)
+        choices = (unsettled & varied & uncertain, unsettled & varied, unsettled)
         large = [one for one in choices if int(one.sum()) >= ENOUGH]
-        pooled = large[0] if large else torch.ones_like(open)
-        return cls(varied, open, pooled)
+        pooled = large[0] if large else torch.ones_like(unsettled)
+        return cls(varied, unsettled, pooled)
 
 
 @dataclass(frozen=True)
@@ -307,9 +309,9 @@ class Calibration:
             by_place.append(found)
         nothing = LevelMap.none(cls.KNOTS)
         plain = cls(blur, tuple(by_place), (nothing,) * num_variates)
-        maps = list(plain._variate_maps(levels[votes.open], at.variate[votes.open]))
+        maps = list(plain._variate_maps(levels[votes.unsettled], at.variate[votes.unsettled]))
         if not votes.varied.all():
-            helped = plain._helped(distribution, truth, at, levels, votes.open)
+            helped = plain._helped(distribution, truth, at, levels, votes.unsettled)
             for number in torch.unique(at.variate[~votes.varied]).tolist():
                 maps[number] = maps[number] if helped[number] else nothing
         return replace(plain, by_variate=tuple(maps))
@@ -328,7 +330,7 @@ class Calibration:
         truth: Tensor,
         at: Places,
         levels: Tensor,
-        open: Tensor,
+        unsettled: Tensor,
     ) -> list[bool]:
         """Which variates a map of their own helps: fitted to one half of the cells, on the other.
 
@@ -341,7 +343,7 @@ class Calibration:
         some = mixed[: self.JUDGED_CELLS].sort().values.to(truth.device)
         for fitted in (first, ~first):
             judged = some[~fitted[some]]
-            told = fitted & open
+            told = fitted & unsettled
             maps = self._variate_maps(levels[told], at.variate[told])
             said, places = distribution.take(judged), at.take(judged)
             without, with_maps = (
