@@ -226,7 +226,8 @@ class _Votes:
             uncertain[own] = bool(inner.double().mean() < KNOWN)
         choices = (unsettled & varied & uncertain, unsettled & varied, unsettled)
         large = [one for one in choices if int(one.sum()) >= ENOUGH]
-        pooled = large[0] if large else torch.ones_like(unsettled)
+        few = varied if varied.any() else torch.ones_like(varied)
+        pooled = large[0] if large else few
         return cls(varied, unsettled, pooled)
 
 
