@@ -37,7 +37,7 @@ class EmulatedKernel:
         subprocess.run(
             [
                 *("g++", "-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-x", "c++", "-"),
-                *(f"-iquote{_HERE}", *macros, "-o", str(library)),
+                *(f"-iquote{_HERE}", f"-iquote{_PACKAGE}", *macros, "-o", str(library)),
             ],
             input=unit,
             text=True,

@@ -58,9 +58,9 @@ def test_the_mlp_compiles(width: int, inner: int, half: int) -> None:
 def test_layers_of_compared_systems_compile(views: int) -> None:
     sizes = {"C": 64, "HEADS": 8, "WIDTH": 8, "HIDDEN": 64, "WARPS": 12, "SHARED": 1}
     tiling = {"LENGTH": 21, "TILES": 3, "PACKED": 2}
-    file = "baselines/cuda_layers.cu"
-    assert b"encode" in compile_for("sm_90", file, **sizes, **tiling, VIEWS=views)
-    assert b"finish" in compile_for("sm_90", file, C=128, WARPS=8)
+    encoder, gate = "baselines/cuda_encoder.cu", "baselines/cuda_gate.cu"
+    assert b"encode" in compile_for("sm_90", encoder, **sizes, **tiling, VIEWS=views)
+    assert b"finish" in compile_for("sm_90", gate, C=128, WARPS=8)
 
 
 @pytest.mark.usefixtures("compiler")

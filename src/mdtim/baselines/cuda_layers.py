@@ -1,4 +1,4 @@
-"""Residual layers of CSDI and FGTI for drawing samples, by the kernels of `cuda_layers.cu`.
+"""Residual layers of CSDI and FGTI for drawing samples, by `cuda_encoder.cu` and `cuda_gate.cu`.
 
 Between products of 64 or 128 channels the states of all samples would go to memory and back some
 forty times a layer. The kernels hold whole sequences in registers instead: states are read and
@@ -24,7 +24,7 @@ from mdtim.cuda_compiler import Kernel, compile_kernel, has_compiler
 from mdtim.kernels import Axis
 
 _TILE = 16
-_FILE = "baselines/cuda_layers.cu"
+_ENCODER, _GATE = "baselines/cuda_encoder.cu", "baselines/cuda_gate.cu"
 _WARPS = {64: 12, 128: 8}
 """Warps that share a multiprocessor's registers, for a number of channels."""
 _SHARES = {64: True, 128: False}
@@ -207,7 +207,9 @@ def _encode_kernel(
     if _SHARES[channels]:
         shared += warps * tiling.tiles * _TILE * channels * 2
     threads = 32 * warps
-    return compile_kernel(_FILE, "encode", constants, device, threads=threads, shared_bytes=shared)
+    return compile_kernel(
+        _ENCODER, "encode", constants, device, threads=threads, shared_bytes=shared
+    )
 
 
 @functools.cache
@@ -216,7 +218,7 @@ def _finish_kernel(channels: int, device: torch.device) -> Kernel:
     warps = _WARPS[channels]
     threads, kept = 32 * warps, warps * 2 * _TILE * channels * 2
     shared = 8 * channels**2 + 8 * channels + kept
-    return compile_kernel(_FILE, "finish", constants, device, threads=threads, shared_bytes=shared)
+    return compile_kernel(_GATE, "finish", constants, device, threads=threads, shared_bytes=shared)
 
 
 # -- packing --------------------------------------------------------------------------------

@@ -1,53 +1,28 @@
-// Residual layers of diffusion models: transformer layers along an axis, and the gate behind them.
+// Transformer layers along an axis, for residual layers of diffusion models.
 //
 // mdtim/baselines/cuda_layers.py packs the weights, compiles and launches this. A multiprocessor
-// runs one program, which brings all weights into shared memory, as the tensor cores take them, and
-// stays. A warp takes 16 to 64 rows, which are whole sequences, from the first product to the last:
-// what it knows of them stays in registers, and no warp waits for another.
+// runs one program, which brings all weights into shared memory and stays. A warp takes 16 to 64
+// rows, which are whole sequences, from the first product to the last: what it knows of them stays
+// in registers, and no warp waits for another.
 //
-// Compile-time constants:
-//   C        channels, a multiple of 32
+// Compile-time constants, beside those of cuda_states.cuh:
 //   HEADS    attention heads, WIDTH channels of each: 8, 16 or 32
-//   HIDDEN   channels between the last two products of a transformer layer, a multiple of 32
+//   HIDDEN   channels between the last two products, a multiple of 32
 //   LENGTH   rows of a sequence
 //   TILES    tiles of 16 rows that a warp takes, PACKED sequences in them
 //   VIEWS    views of a guide that a layer attends to; 0 without a guide
-//   WARPS    of a program
 //   SHARED   1 if what rows attend to finds room in shared memory, too
-//
-// Fragments are those of cuda_products.cuh. Which channel of a state is which column is ours to
-// choose: a lane holds eight neighbours of every 32, the 16 bytes that it reads and writes.
 
 #define HALF 1
 #include "cuda_halves.cuh"
 #include "cuda_products.cuh"
+#include "baselines/cuda_states.cuh"
 
-constexpr int COLUMNS = C / 8;  // tiles of sums across the channels
-constexpr int STEPS = C / 16;   // tiles of halves
-constexpr int GROUPS = C / 32;  // what a lane reads at once
-constexpr float ROOT_HALF = 0.70710678118654752f;
-
-__device__ __forceinline__ int lane_of() { return threadIdx.x % 32; }
-
-// Eight numbers of a vector that belong to a lane's eight channels of a group.
-__device__ __forceinline__ void load_eight(float (&x)[8], const float* vector, int group) {
-  const float4* place = (const float4*)(vector + 32 * group + 8 * (lane_of() % 4));
-  const float4 low = place[0], high = place[1];
-  x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-  x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-}
-
-// Rows g (half 0) or g + 8 (half 1) of a tile of states, from a row in memory.
-__device__ __forceinline__ void load_row(u32 (&x)[STEPS][4], int half, const u16* row) {
-#pragma unroll
-  for (int group = 0; group < GROUPS; group++) {
-    const uint4 word = *(const uint4*)(row + 32 * group + 8 * (lane_of() % 4));
-    x[2 * group][half] = word.x;
-    x[2 * group][2 + half] = word.y;
-    x[2 * group + 1][half] = word.z;
-    x[2 * group + 1][2 + half] = word.w;
-  }
-}
+constexpr int ROWS = 16 * TILES;
+constexpr int AT_ONCE = WIDTH < 16 ? 16 / WIDTH : 1;  // heads
+constexpr int PART = AT_ONCE * WIDTH;                 // their channels
+constexpr int KEYS = 2 * TILES;                       // tiles of 8
+constexpr float NOTHING = -1e30f;                     // no score: its exponential is 0
 
 __device__ __forceinline__ void store_row(u16* row, const float (&z)[COLUMNS][4], int half) {
 #pragma unroll
@@ -137,21 +112,6 @@ __device__ __forceinline__ void normalize(float (&z)[COLUMNS][4], const float* w
   }
 }
 
-// sum (16 x 8, for each of N tiles of rows) += x w, for one tile of columns of a packed weight
-template <int N>
-__device__ __forceinline__ void multiply_column(float (&sum)[N][4], const u32 (&x)[N][STEPS][4],
-                                                const uint4* weight) {
-#pragma unroll
-  for (int group = 0; group < GROUPS; group++) {
-    const uint4 b = weight[32 * group + lane_of()];
-#pragma unroll
-    for (int tile = 0; tile < N; tile++) {
-      multiply(sum[tile], x[tile][2 * group], b.x, b.y);
-      multiply(sum[tile], x[tile][2 * group + 1], b.z, b.w);
-    }
-  }
-}
-
 // z += (two neighbouring steps of a left factor) w, a group of rows of a packed weight that has
 // `groups` of them
 __device__ __forceinline__ void multiply_group(float (&z)[COLUMNS][4], const u32 (&a)[2][4],
@@ -163,20 +123,6 @@ __device__ __forceinline__ void multiply_group(float (&z)[COLUMNS][4], const u32
     multiply(z[column], a[1], b.z, b.w);
   }
 }
-
-// All threads of a program copy `count` times 16 bytes.
-__device__ __forceinline__ void bring(uint4* to, const uint4* __restrict__ from, int count) {
-  for (int i = threadIdx.x; i < count; i += 32 * WARPS) to[i] = __ldg(from + i);
-}
-
-extern __shared__ uint4 shared[];
-
-#ifdef LENGTH
-constexpr int ROWS = 16 * TILES;
-constexpr int AT_ONCE = WIDTH < 16 ? 16 / WIDTH : 1;  // heads
-constexpr int PART = AT_ONCE * WIDTH;                 // their channels
-constexpr int KEYS = 2 * TILES;                       // tiles of 8
-constexpr float NOTHING = -1e30f;                     // no score: its exponential is 0
 
 // Exponentials of a tile's scores to the base of two, over those of the row's highest, and the
 // inverses of their sums. A row sees the keys of its own sequence, in every view.
@@ -483,141 +429,3 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                 stride, sequence_stride);
   }
 }
-#else
-constexpr int MIDDLE = 0, END = 2 * C * C, END_OF_WEIGHTS = 4 * C * C;
-constexpr int TILES = 2;
-
-__device__ __forceinline__ const uint4* weight_at(int place) { return shared + place / 8; }
-
-// The rows of a warp, from `first` on; what comes through the gate is kept in `through` meanwhile.
-__device__ __forceinline__ void finish_tile(const u16* __restrict__ y, u16* h, u16* total,
-                                            const u16* __restrict__ side, u32* through, int first,
-                                            int rows, int samples, int cells) {
-  const int lane = lane_of(), g = lane / 4, t = lane % 4;
-  u32 x[TILES][STEPS][4] = {};
-  int place[TILES][2];
-  const u16* told[TILES][2];
-#pragma unroll
-  for (int tile = 0; tile < TILES; tile++) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      const int row = first + 16 * tile + 8 * half + g, inside = min(row, rows - 1);
-      place[tile][half] = row < rows ? row : -1;
-      const int window = inside / cells;
-      const int cell = inside - window * cells + window / samples * cells;
-      told[tile][half] = side + (long long)cell * (2 * C) + 8 * t;
-      load_row(x[tile], half, y + (long long)inside * C);
-    }
-    // Sums of nothing, that products find them in other registers than those they were loaded to.
-#pragma unroll
-    for (int step = 0; step < STEPS; step++)
-#pragma unroll
-      for (int part = 0; part < 4; part++) x[tile][step][part] = add_pairs(x[tile][step][part], 0);
-  }
-  __syncwarp();  // the rows before these are done
-#pragma unroll 1
-  for (int group = 0; group < GROUPS; group++) {
-    float sum[2][4][TILES][4] = {};
-#pragma unroll
-    for (int which = 0; which < 2; which++)
-#pragma unroll
-      for (int part = 0; part < 4; part++)
-        multiply_column(sum[which][part], x,
-                        weight_at(MIDDLE) + (which * COLUMNS + 4 * group + part) * GROUPS * 32);
-#pragma unroll
-    for (int tile = 0; tile < TILES; tile++)
-#pragma unroll
-      for (int half = 0; half < 2; half++) {
-        const u16* words = told[tile][half] + 32 * group;
-        const uint4 gates = __ldg((const uint4*)words), contents = __ldg((const uint4*)(words + C));
-        const u32 gate_words[4] = {gates.x, gates.y, gates.z, gates.w};
-        const u32 content_words[4] = {contents.x, contents.y, contents.z, contents.w};
-#pragma unroll
-        for (int part = 0; part < 4; part++) {
-          const float2 gate = unpack(gate_words[part]), content = unpack(content_words[part]);
-          float value[2];
-#pragma unroll
-          for (int i = 0; i < 2; i++) {
-            const float open = sum[0][part][tile][2 * half + i] + (i ? gate.y : gate.x);
-            const float said = sum[1][part][tile][2 * half + i] + (i ? content.y : content.x);
-            // sigmoid times tanh
-            const float closing = exp2_of(-1.4426950408889634f * open);
-            const float turned = exp2_of(-2.8853900817779268f * fabsf(said));
-            value[i] = copysignf(__fdividef(1 - turned, (1 + turned) * (1 + closing)), said);
-          }
-          through[4 * ((tile * STEPS + 2 * group + part / 2) * 32 + lane) + 2 * (part % 2) + half] =
-              pack(value[0], value[1]);
-        }
-      }
-  }
-  __syncwarp();
-#pragma unroll
-  for (int tile = 0; tile < TILES; tile++)
-#pragma unroll
-    for (int step = 0; step < STEPS; step++) {
-      const uint4 word = ((const uint4*)through)[(tile * STEPS + step) * 32 + lane];
-      x[tile][step][0] = word.x, x[tile][step][1] = word.y;
-      x[tile][step][2] = word.z, x[tile][step][3] = word.w;
-    }
-#pragma unroll 1
-  for (int column = 0; column < 2 * COLUMNS; column += 4) {
-    const bool skips = column >= COLUMNS;
-    const int group = column / 4 % GROUPS;
-    uint4* words[TILES][2];
-    uint4 before[TILES][2];
-#pragma unroll
-    for (int tile = 0; tile < TILES; tile++)
-#pragma unroll
-      for (int half = 0; half < 2; half++) {
-        u16* row = (skips ? total : h) + (long long)max(place[tile][half], 0) * C;
-        words[tile][half] = (uint4*)(row + 32 * group + 8 * t);
-        before[tile][half] = *words[tile][half];
-      }
-    float sum[4][TILES][4], shift[8];
-    load_eight(shift, (const float*)weight_at(END_OF_WEIGHTS), column / 4);
-#pragma unroll
-    for (int part = 0; part < 4; part++) {
-#pragma unroll
-      for (int tile = 0; tile < TILES; tile++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) sum[part][tile][i] = shift[2 * part + i % 2];
-      multiply_column(sum[part], x, weight_at(END) + (column + part) * GROUPS * 32);
-    }
-    const float scale = skips ? 1.f : ROOT_HALF;
-#pragma unroll
-    for (int tile = 0; tile < TILES; tile++)
-#pragma unroll
-      for (int half = 0; half < 2; half++) {
-        const uint4 old = before[tile][half];
-        u32 word[4] = {old.x, old.y, old.z, old.w};
-#pragma unroll
-        for (int part = 0; part < 4; part++) {
-          const float2 two = unpack(word[part]);
-          word[part] = pack(scale * (two.x + sum[part][tile][2 * half]),
-                            scale * (two.y + sum[part][tile][2 * half + 1]));
-        }
-        if (place[tile][half] >= 0)
-          *words[tile][half] = make_uint4(word[0], word[1], word[2], word[3]);
-      }
-  }
-}
-
-// The end of a residual layer: products before and behind a gate, states and their sum in place.
-//   y      (rows, C) what the transformer layers said
-//   side   (rows / samples, 2 C) what each window says, with the first product's bias
-//   cells  of a window
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-    finish(const u16* __restrict__ y, u16* h, u16* total, const u16* __restrict__ side,
-           const uint4* __restrict__ weights, const uint4* __restrict__ vectors, int rows,
-           int samples, int cells) {
-  bring(shared, weights, END_OF_WEIGHTS / 8);
-  bring(shared + END_OF_WEIGHTS / 8, vectors, 2 * C / 4);
-  __syncthreads();
-  constexpr int ROWS = 16 * TILES;
-  const int warp = threadIdx.x / 32;
-  u32* through = (u32*)(shared + END_OF_WEIGHTS / 8 + 2 * C / 4 + warp * (TILES * STEPS * 32));
-  for (int first = (blockIdx.x * WARPS + warp) * ROWS; first < rows;
-       first += gridDim.x * WARPS * ROWS)
-    finish_tile(y, h, total, side, through, first, rows, samples, cells);
-}
-#endif
