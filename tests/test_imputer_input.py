@@ -198,7 +198,7 @@ def test_an_imputation_can_be_sent_to_another_process(gappy: np.ndarray) -> None
 
 
 def test_a_window_far_beyond_the_table_is_cut_and_told(gappy: np.ndarray) -> None:
-    with pytest.warns(ImputationWarning, match="the longest has 240 steps; 512 are taken"):
+    with pytest.warns(ImputationWarning, match="at most 240 steps; 512 are taken"):
         model = imputer(window=20_000, max_steps=1).fit(gappy)
     assert model.window_ == 512
 
