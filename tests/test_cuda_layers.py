@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,20 +145,9 @@ class Case:
             assert float((found - expected).abs().max() / expected.std()) < 1e-2
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        (64, 8, 12, 3, True, 2, 2),  # several sequences share a tile, and one tile is not full
-        (64, 4, 20, 5, False, 1, 2),
-        (128, 4, 17, 2, False, 1, 2),
-        (128, 8, 33, 2, False, 1, 1),
-    ],
-)
-def test_a_layer_says_what_its_definition_says_when_emulated(
-    case: tuple[int, int, int, int, bool, int, int],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Kernels that run on a CPU."""
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler on this machine")
 
@@ -178,11 +168,30 @@ def test_a_layer_says_what_its_definition_says_when_emulated(
     kernels = (cuda_layers._encode_kernel, cuda_layers._finish_kernel)
     for kernel in kernels:
         kernel.cache_clear()
-    try:
-        Case(CPU, *case).check()
-    finally:
-        for kernel in kernels:
-            kernel.cache_clear()
+    yield
+    for kernel in kernels:
+        kernel.cache_clear()
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(
+    "case",
+    [
+        (64, 8, 12, 3, True, 2, 2),  # several sequences share a tile, and one tile is not full
+        (64, 4, 20, 5, False, 1, 2),
+        (128, 4, 17, 2, False, 1, 2),
+        (128, 8, 33, 2, False, 1, 1),
+    ],
+)
+def test_a_layer_says_what_its_definition_says_when_emulated(
+    case: tuple[int, int, int, int, bool, int, int],
+) -> None:
+    Case(CPU, *case).check()
+
+
+@pytest.mark.usefixtures("emulated")
+def test_fgti_fills_by_kernels_as_its_network_says_when_emulated() -> None:
+    check_filling(CPU, 6, 3)
 
 
 @pytest.mark.gpu
@@ -209,17 +218,14 @@ def test_a_layer_says_what_its_definition_says(case: tuple[int, ...]) -> None:
     made.check()
 
 
-@pytest.mark.gpu
-@needs_cuda
-def test_fgti_fills_by_kernels_as_its_network_says() -> None:
+def check_filling(device: torch.device, num_steps: int, num_variates: int) -> None:
     torch.manual_seed(0)
-    network = GuidedNoiseNetwork(SIZES, 5).to(CUDA).eval()
+    network = GuidedNoiseNetwork(SIZES, num_variates).to(device).eval()
     nn.init.normal_(network.out[2].weight)  # type: ignore[arg-type]
-    if not FusedFilling.fits(network, 24, 5):
-        pytest.skip("the kernels are for another GPU")
-    visible = torch.randn(3, 24, 5, device=CUDA)
-    seen = torch.rand(3, 24, 5, device=CUDA) < 0.6
-    noised, step = torch.randn(3 * 4, 24, 5, device=CUDA), torch.full((3 * 4,), 3, device=CUDA)
+    shape = num_steps, num_variates
+    visible = torch.randn(3, *shape, device=device)
+    seen = torch.rand(3, *shape, device=device) < 0.6
+    noised, step = torch.randn(3 * 4, *shape, device=device), torch.full((3 * 4,), 3, device=device)
     with torch.no_grad():
         shown = visible * seen, seen, visible
         said = FusedFilling(network).given(*shown)(noised, 3)
@@ -227,3 +233,11 @@ def test_fgti_fills_by_kernels_as_its_network_says() -> None:
     np.testing.assert_allclose(
         said.cpu(), expected.cpu(), rtol=0, atol=0.01 * float(expected.std())
     )
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_fgti_fills_by_kernels_as_its_network_says() -> None:
+    if not fits(CUDA, 24, 5, 64, 8, hidden=64, guided=True):
+        pytest.skip("the kernels are for another GPU")
+    check_filling(CUDA, 24, 5)
