@@ -159,6 +159,9 @@ def test_a_change_of_settings_changes_their_fingerprint_and_nothing_else() -> No
     assert (
         settings_of("saits", "etth", "default+hide_training=False").values["hide_training"] is False
     )
+    for ways in (True, 4):
+        changed = settings_of("csdi", "etth", f"default+hide_training={ways}")
+        assert changed.values["hide_training"] == ways
     with pytest.raises(ValueError, match="no setting 'depth'"):
         settings_of("saits", "etth", "default+depth=3")
     with pytest.raises(ValueError, match="unknown method 'magic'"):

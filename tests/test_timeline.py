@@ -8,8 +8,6 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from mdtim.clock import read_clock
-from mdtim.dates import read_text
 from mdtim.files import read_frame
 from mdtim.labels import Labels
 from mdtim.table import Table, TableOptions, TableWarning
@@ -291,30 +289,6 @@ def test_a_year_of_two_digits_may_come_first(sign):
     if sign != ".":
         with pytest.warns(TableWarning, match="can be read in two ways"):
             Table.read(frame.iloc[:12], TableOptions())
-
-
-def test_days_and_months_are_told_apart_by_gaps_that_only_one_reading_has():
-    times = pd.date_range("2024-01-01", "2024-01-09 23:00", freq="h").delete([30, 31, 100])
-    for format in ("%d-%m-%Y %H:%M", "%m-%d-%Y %H:%M", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M"):
-        clock = read_clock(pd.Series(times.strftime(format)), "date")
-        assert (clock.stamps == times).all()
-        assert "can be read in two ways" in clock.note
-
-
-def test_the_order_of_day_and_month_is_that_of_text_with_and_without_hours():
-    _, _, orders = read_text(pd.Series(["30/01/2024", "31/01/2024", "01/02/2024"]), "date")
-    hours_of_a_day = pd.Series(["01/02/2024 00:00", "01/02/2024 12:00"])
-    stamps, _, _ = read_text(hours_of_a_day, "date", orders)
-    assert orders == ("dmy",)
-    assert stamps[0] == pd.Timestamp("2024-02-01")
-
-
-def test_days_and_months_are_told_apart_by_the_order_of_rows():
-    days = pd.DatetimeIndex(["2024-01-10", "2024-02-03", "2024-03-07", "2024-04-01"])
-    for format in ("%d-%m-%Y", "%m-%d-%Y", "%d/%m/%Y", "%m/%d/%Y"):
-        frame = pd.DataFrame({"date": days.strftime(format), "x": 1.0})
-        assert (read_clock(frame["date"], "date").stamps == days).all()
-        assert read_clock(frame["date"], "date").note is None
 
 
 def test_durations_tell_no_time_and_that_is_said():

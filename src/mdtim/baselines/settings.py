@@ -104,7 +104,8 @@ def _read(change: str, text: str, now: Any) -> Any:
         raise ValueError(f"{change!r} has no value that can be read; write name=value") from error
     kinds: dict[type, tuple[type, ...]] = {bool: (bool, int), float: (float, int)}
     wanted = kinds.get(type(now), (type(now),))
-    if change.startswith("max_minutes=") or now == 0:  # an int only for how it is written
+    if change.startswith("max_minutes=") or (type(now) is int and now == 0):
+        # An int only for how it is written.
         wanted = (int, float)
     if type(value) not in wanted:
         raise ValueError(f"{change!r} is not of the kind of {now!r}, which it would replace")

@@ -226,14 +226,10 @@ def with_methods(cells: list[Cell], methods: list[str], settings: str = "default
         is_ours = method.startswith("mdtim")
         if is_ours and method not in OURS:
             raise ValueError(f"unknown method {method!r}; of mdtim there are {', '.join(OURS)}")
-        # Ours without settings take the presets that the experiment has.
-        masks = dict.fromkeys(
-            replace(cell, method=method, preset=cell.preset if keeps else settings)
-            for keeps in [is_ours and settings == "default"]
-            for cell in cells
-            if cell.method.startswith("mdtim")
-        )
-        chosen += own or list(masks)
+        masks = [replace(cell, method=method) for cell in cells if cell.method.startswith("mdtim")]
+        if not is_ours or settings != "default":  # else the presets that the experiment has
+            masks = [replace(cell, preset=settings) for cell in masks]
+        chosen += own or list(dict.fromkeys(masks))
     return chosen
 
 

@@ -143,29 +143,22 @@ class GuidedNoiseNetwork(nn.Module):
 
         Samples of a window lie side by side.
         """
-        h = self.read_in(noised_NTV, condition.visible_BTV)
+        samples = len(noised_NTV) // len(condition.visible_BTV)
+        visible_NTV = condition.visible_BTV.repeat_interleave(samples, 0)
+        h = F.relu(self.inputs(torch.stack([visible_NTV, noised_NTV], dim=-1)))
         step_NC = self.embed_step(step_N)
         total = torch.zeros_like(h)
         for layer, said in zip(self.layers, condition.layers, strict=True):
             h, skip = layer(h, step_NC, said)
             total = total + skip
-        return self.read_out(total)
-
-    def read_in(self, noised_NTV: Tensor, visible_BTV: Tensor) -> Tensor:
-        """(N, T, V, C) states before the first layer."""
-        visible_NTV = visible_BTV.repeat_interleave(len(noised_NTV) // len(visible_BTV), 0)
-        return F.relu(self.inputs(torch.stack([visible_NTV, noised_NTV], dim=-1)))
+        noise: Tensor = self.out(total / math.sqrt(len(self.layers)))[..., 0]
+        return noise
 
     def embed_step(self, step_N: Tensor) -> Tensor:
         """(N, C) embeddings of noise levels."""
         wave = sinusoids(step_N, 2 * self.sizes.num_channels)
         embedded: Tensor = self.steps(wave.to(self.inputs.weight.dtype))
         return embedded
-
-    def read_out(self, total_NTVC: Tensor) -> Tensor:
-        """(N, T, V) the noise that all layers together say."""
-        noise: Tensor = self.out(total_NTVC / math.sqrt(len(self.layers)))[..., 0]
-        return noise
 
 
 class ResidualLayer(nn.Module):
