@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mdtim.zones import in_their_zone
+
 SAMPLE = 50
 """Cells that are looked at to tell how a column is written."""
 
@@ -33,14 +35,14 @@ TIME_OF_DAY = re.compile(
 
 
 def as_stamps(series: pd.Series[Any], format: str | None = None) -> pd.DatetimeIndex:
-    """Convert (R,) cells; NaT where one does not read. A single offset stays, mixed ones go."""
+    """Convert (R,) cells; NaT where one does not read. Several offsets become one time zone."""
     if isinstance(series.dtype, pd.PeriodDtype):
         return pd.DatetimeIndex(series.dt.to_timestamp())
     try:
         return pd.DatetimeIndex(pd.to_datetime(series, format=format, errors="coerce"))
     except ValueError:
         parsed = pd.to_datetime(series, format=format, errors="coerce", utc=True)
-        return pd.DatetimeIndex(parsed)
+        return in_their_zone(series, pd.DatetimeIndex(parsed))
 
 
 class _Style(NamedTuple):
