@@ -21,6 +21,8 @@ from conftest import tiny_config
 from mdtim import layers, mlp, readout
 from mdtim.config import DiffusionConfig, NetworkConfig, Prior
 from mdtim.dropout import keep_mask
+from mdtim.embedding import embed_cells
+from mdtim.fused_embedding import fused_embedding
 from mdtim.fused_norm import fused_norm
 from mdtim.fused_readout import fused_probs, fused_terms
 from mdtim.guesses import NUM_FEATURES, NUM_GUESSES, Guesses
@@ -239,6 +241,38 @@ def norm_errors(shape: tuple[int, int, int, int], **kind: Any) -> dict[str, floa
             ("out", "gradient of h", "gradient of modulation"), pairs, strict=True
         )
     }
+
+
+def embedding_errors(
+    shape: tuple[int, int, int, int], width: int, num_weights: int, **kind: Any
+) -> dict[str, float]:
+    """Relative errors of first states and their gradients on random inputs (B, T, V, I)."""
+    inputs = torch.randn(shape).to(**kind)
+    weights = torch.randn(num_weights, shape[-1], width, device=inputs.device).requires_grad_()
+    level = torch.randn(shape[0], shape[2], width).to(**kind).requires_grad_()
+    grad = torch.randn(*shape[:3], width).to(**kind)
+    with poisoned():
+        alone = fused_embedding(inputs, weights, None)
+        out = fused_embedding(inputs, weights, level)
+        gradients = torch.autograd.grad(out, (weights, level), grad)
+    assert out.is_contiguous()
+    assert gradients[0].dtype == weights.dtype
+    # Weights are multiplied in the dtype of the inputs.
+    exact = [x.detach().to(inputs.dtype).double().requires_grad_() for x in (weights, level)]
+    product = embed_cells(inputs.double(), exact[0], None, fused=False)
+    truth = embed_cells(inputs.double(), *exact, fused=False)
+    pairs = {
+        "alone": (alone, product),
+        "out": (out, truth),
+        **dict(
+            zip(
+                ("gradient of weights", "gradient of level"),
+                zip(gradients, torch.autograd.grad(truth, exact, grad.double()), strict=True),
+                strict=True,
+            )
+        ),
+    }
+    return {name: relative_error(*pair) for name, pair in pairs.items()}
 
 
 def readout_errors(

@@ -15,6 +15,7 @@ from torch import Tensor
 from conftest import tiny_config
 from gpu_cases import (
     block_errors,
+    embedding_errors,
     make_block,
     moderate_modulation,
     needs_cuda,
@@ -26,7 +27,7 @@ from mdtim import fused_block, row_passes
 from mdtim.diffusion import masked_loss, stratified_times, tokenize
 from mdtim.dropout import keep_mask
 from mdtim.layers import AxisBlock
-from mdtim.network import FactorizedDiT, of_each_variate
+from mdtim.network import FactorizedDiT
 from mdtim.row_passes import GATE_A, GATE_M, Rows
 from mdtim.tokenizer import Tokenizer
 
@@ -40,7 +41,7 @@ import json
 from unittest import mock
 import torch
 from conftest import tiny_config
-from gpu_cases import block_errors, make_block, norm_errors, stack_errors
+from gpu_cases import block_errors, embedding_errors, make_block, norm_errors, stack_errors
 from mdtim import fused_block, fused_stack, row_passes
 from mdtim.kernels import rope_table
 from mdtim.layers import forward_fused
@@ -64,6 +65,11 @@ row_passes._BACKWARD = row_passes._BACKWARD._replace(elements=128)
 row_passes._GELU_ROWS, fused_block._BACKWARD_ROWS = 16, 30
 check((2, 9, 3), 2, 16, "time", 0.3)
 results.append({"case": "norm", "limit": 1e-5, "errors": norm_errors((2, 9, 3, 32))})
+for count in (1, 3):
+    errors = embedding_errors((2, 9, 3, 8), 96, count)
+    results.append({"case": f"embedding {count}", "limit": 1e-5, "errors": errors})
+x, some = torch.randn(20, 48), torch.tensor([3, 19, 0, 3, 7])
+assert torch.equal(row_passes.gather(x, some), x[some])
 results.append({"case": "stack", "limit": 1e-5, "errors": stack_errors((2, 9, 3), 32, 2)})
 chunks = row_passes.Rows(2, 27, 32, 0.3)
 assert chunks.num_chunks > 1 and 27 % chunks.chunk_rows, chunks
@@ -123,7 +129,7 @@ h = torch.randn(1, 3, 2, 32).transpose(1, 2).requires_grad_()  # strided as no p
 linear = (block.qkv, block.out, block.up, block.down)
 weights = [x.detach() for layer in linear for x in layer.parameters()]
 table, seed = rope_table(2, 16, h), torch.tensor(5)
-arguments = (h, torch.randn(1, 6, 32), *weights, table, seed, 0.2, 2, True)
+arguments = (h, torch.randn(1, 6, 32), *weights, table, seed, 0.2, 2, True, weights)
 checks = ("test_schema", "test_autograd_registration", "test_faketensor")
 torch.library.opcheck(fused_block._axis_block, arguments, test_utils=checks)
 for rows in (None, torch.tensor([0, 2, 4, 5])):
@@ -145,7 +151,7 @@ print(json.dumps(results))
 def test_the_operator_agrees_with_the_definition_when_interpreted() -> None:
     # In a process of its own: Triton reads the variable when the kernels are made.
     results = json.loads(run_python(INTERPRETED, TRITON_INTERPRET="1").splitlines()[-1])
-    assert len(results) == 6
+    assert len(results) == 8
     for result in results:
         for name, error in result["errors"].items():
             assert error <= result["limit"], (result["case"], name)
@@ -310,14 +316,23 @@ def test_blocks_in_one_operator_agree_with_their_definition(
 @pytest.mark.gpu
 @needs_cuda
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_a_product_for_each_variate_writes_where_its_cells_belong(dtype: torch.dtype) -> None:
-    x = torch.randn(3, 9, 5, 16, device="cuda", dtype=dtype)
-    weights = torch.randn(5, 16, 64, device="cuda")
-    exact = torch.einsum("btvi,vid->btvd", x.double(), weights.to(dtype).double())
-    with torch.no_grad():
-        out = of_each_variate(x, weights)
-    assert out.is_contiguous()
-    assert float((out.double() - exact).norm() / exact.norm()) <= limit(dtype)
+@pytest.mark.parametrize("num_weights", [1, 5])
+def test_first_states_of_a_gpu_agree_with_their_definition(
+    num_weights: int, dtype: torch.dtype
+) -> None:
+    errors = embedding_errors((3, 19, 5, 16), 96, num_weights, device="cuda", dtype=dtype)
+    assert max(errors.values()) <= limit(dtype), errors
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("width", [96, 256])
+def test_a_gpu_gathers_rows(width: int, dtype: torch.dtype) -> None:
+    x = torch.randn(1_000, width, device="cuda", dtype=dtype)
+    for count in (0, 1, 777):
+        rows = torch.randint(1_000, (count,), device="cuda")
+        assert torch.equal(row_passes.gather(x, rows), x[rows])
 
 
 @pytest.mark.gpu

@@ -59,6 +59,7 @@ def fused_block(
     dropout: float,
     num_heads: int,
     over_time: bool,
+    cast_weights: BlockWeights | None = None,
 ) -> Tensor:
     """Attend along an axis, then the MLP, each gated and added, (B, T, V, D) to the same.
 
@@ -73,17 +74,19 @@ def fused_block(
     dropout : probability; 0 costs nothing
     num_heads : int
     over_time : attend over the steps of each variate, else over the variates of each step
+    cast_weights : the weights in the dtype of `h_BTVD`, by whoever casts those of many blocks at
+        once; gradients are those of `weights` all the same
     """
     arguments = (h_BTVD, modulation_B6D, *weights, table_Ld, seed, dropout, num_heads, over_time)
     out_BTVD: Tensor
-    out_BTVD, *_ = _axis_block(*arguments)
+    out_BTVD, *_ = _axis_block(*arguments, cast_weights or cast(weights, h_BTVD.dtype))
     return out_BTVD
 
 
 _INPUTS = (
     "Tensor h, Tensor modulation, Tensor qkv_weight, Tensor out_weight, Tensor up_weight, "
     "Tensor up_bias, Tensor down_weight, Tensor down_bias, Tensor? table, Tensor? seed, "
-    "float dropout, int num_heads, bool over_time"
+    "float dropout, int num_heads, bool over_time, Tensor[] cast_weights"
 )
 
 
@@ -102,8 +105,8 @@ class _Block:
     @classmethod
     def read(cls, h_BTVD: Tensor, modulation_B6D: Tensor, arguments: tuple[Any, ...]) -> _Block:
         """From the operators' arguments."""
-        weights = BlockWeights(*cast(arguments[:6], h_BTVD.dtype))
-        return cls(modulation_B6D, weights, *arguments[6:])
+        *settings, weights = arguments[6:]
+        return cls(modulation_B6D, BlockWeights(*weights), *settings)
 
     def rows(self, h_BTVD: Tensor, first_window: int = 0) -> Rows:
         num_windows, num_steps, num_variates, width = h_BTVD.shape
@@ -192,7 +195,8 @@ def _axis_block_backward(
 
 
 def cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """Contiguous tensors of a type: those of another are cast by one kernel for all."""
+    """Contiguous tensors of a type, no gradients behind them; of another: cast by one kernel."""
+    tensors = [x.detach() for x in tensors]
     done = [
         x.contiguous() if x.dtype == dtype else x.new_empty(x.shape, dtype=dtype) for x in tensors
     ]
@@ -277,18 +281,20 @@ def _(
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.dropout, ctx.num_heads, ctx.over_time = inputs
-    ctx.save_for_backward(*output[1:], *tensors)
+    *tensors, ctx.dropout, ctx.num_heads, ctx.over_time, cast_weights = inputs
+    ctx.save_for_backward(*output[1:], *tensors, *cast_weights)
     ctx.set_materialize_grads(False)  # nobody differentiates what is only kept
 
 
 def _differentiate(ctx: Any, grad_BTVD: Tensor | None, *_: Tensor | None) -> tuple[Any, ...]:
+    count = len(BlockWeights._fields)
     if grad_BTVD is None:
-        return (None,) * 13
+        return (*(None,) * 13, [None] * count)
+    tensors, cast_weights = ctx.saved_tensors[:-count], list(ctx.saved_tensors[-count:])
     gradients = _axis_block_backward(
-        grad_BTVD, *ctx.saved_tensors, ctx.dropout, ctx.num_heads, ctx.over_time
+        grad_BTVD, *tensors, ctx.dropout, ctx.num_heads, ctx.over_time, cast_weights
     )
-    return *gradients, None, None, None, None, None
+    return *gradients, None, None, None, None, None, [None] * count
 
 
 _axis_block.register_autograd(_differentiate, setup_context=_save_for_backward)

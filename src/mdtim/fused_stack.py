@@ -88,7 +88,7 @@ def _axis_blocks(
         del qkv_BTVE  # the largest of all but the MLP's
         is_own = number > 0  # the caller's states stay as they are
         if wanted_R is not None and number == len(over_time) - 1:
-            x_RD, h_RD = (rows_RD.index_select(0, wanted_R) for rows_RD in (x_RD, h_RD))
+            x_RD, h_RD = (row_passes.gather(rows_RD, wanted_R) for rows_RD in (x_RD, h_RD))
             shape, is_own = (num_windows, len(wanted_R) // num_windows, 1, width), True
             rows = Rows(num_windows, shape[1], width, dropout=0.0)
         x_RD = x_RD @ block.out.t()

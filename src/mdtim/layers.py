@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mdtim.config import NetworkConfig
-from mdtim.fused_block import MAX_WIDTH, BlockWeights, fused_block
+from mdtim.fused_block import MAX_WIDTH, BlockWeights, cast, fused_block
 from mdtim.fused_norm import fused_norm
 from mdtim.fused_stack import fused_stack
 from mdtim.kernels import (
@@ -105,6 +105,7 @@ class AxisBlock(nn.Module):
         modulation_B6D: Tensor,
         seed: Tensor | None = None,
         wanted: Wanted | None = None,
+        cast_weights: BlockWeights | None = None,
     ) -> Tensor:
         """Attend along the axis, then the MLP, each gated and added.
 
@@ -115,11 +116,12 @@ class AxisBlock(nn.Module):
         seed : int64 scalar for the dropout of the fused operator. Without one a block that drops
             takes PyTorch's operators and their dropout, from the default generator.
         wanted : cells that go on behind the attention, (B, N, 1, D), without gradients
+        cast_weights : for the fused operator, see :func:`cast_weights`
         """
         assert wanted is None or not torch.is_grad_enabled()
         dropout = self.dropout if self.training else 0.0
         if self.fits(h_BTVD) and (seed is not None or not dropout):
-            return self._forward_fused(h_BTVD, modulation_B6D, seed, dropout, wanted)
+            return self._forward_fused(h_BTVD, modulation_B6D, seed, dropout, wanted, cast_weights)
         modulation = modulation_B6D.to(h_BTVD.dtype).unbind(1)
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation
         width = h_BTVD.shape[-1:]
@@ -176,6 +178,7 @@ class AxisBlock(nn.Module):
         seed: Tensor | None,
         dropout: float,
         wanted: Wanted | None,
+        cast_weights: BlockWeights | None,
     ) -> Tensor:
         if not (dropout or torch.is_grad_enabled()):
             return forward_fused([self], h_BTVD, modulation_B6D, wanted)
@@ -189,6 +192,7 @@ class AxisBlock(nn.Module):
             dropout=dropout,
             num_heads=self.num_heads,
             over_time=self.axis == "time",
+            cast_weights=cast_weights,
         )
 
     @property
@@ -204,6 +208,15 @@ class AxisBlock(nn.Module):
         if not self.rope:
             return None
         return rope_table(self._length(h_BTVD), h_BTVD.shape[-1] // self.num_heads, h_BTVD)
+
+
+def cast_weights(blocks: Sequence[AxisBlock], h_BTVD: Tensor) -> list[BlockWeights | None]:
+    """The weights of blocks that take these states fused, all in their dtype by one kernel."""
+    if not all(block.fits(h_BTVD) for block in blocks):
+        return [None] * len(blocks)
+    weights = [weight for block in blocks for weight in block.weights]
+    ready, count = cast(weights, working_dtype(h_BTVD)), len(BlockWeights._fields)
+    return [BlockWeights(*ready[i : i + count]) for i in range(0, len(ready), count)]
 
 
 def forward_fused(

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mdtim.config import NetworkConfig, TokenizerConfig
+from mdtim.embedding import embed_cells
 from mdtim.guesses import NUM_FEATURES, NUM_GUESSES, Guesses, Relations
 from mdtim.layers import (
     AxisBlock,
     TimeEmbedding,
+    cast_weights,
     forward_fused,
     normalize,
     working_dtype,
@@ -69,17 +71,6 @@ def in_eights(x_BX: Tensor) -> Tensor:
     if not missing or x_BX.device.type != "cpu":
         return x_BX
     return torch.cat([x_BX, x_BX[-1:].expand(missing, *x_BX.shape[1:])])
-
-
-def of_each_variate(x_BTVI: Tensor, weights_VID: Tensor) -> Tensor:
-    """Multiply the cells of each variate with its own matrix, (B, T, V, D)."""
-    if not x_BTVI.is_cuda or torch.is_grad_enabled():
-        return torch.einsum("btvi,vid->btvd", x_BTVI, weights_VID)
-    # A product can write where its rows belong; einsum would put them there in a second pass.
-    out_BTVD = x_BTVI.new_empty((*x_BTVI.shape[:3], weights_VID.shape[-1]))
-    x_VRI, out_VRD = (x.flatten(0, 1).transpose(0, 1) for x in (x_BTVI, out_BTVD))
-    torch.bmm(x_VRI, weights_VID.to(x_BTVI.dtype), out=out_VRD)
-    return out_BTVD
 
 
 class FactorizedDiT(nn.Module):
@@ -149,6 +140,8 @@ class FactorizedDiT(nn.Module):
         num_corrections = 2 + NUM_GUESSES[config.prior] if config.prior != "none" else 0
         self.num_outputs = 1 if config.continuous else tokenizer.num_outputs
         self.reach = tokenizer.output_range
+        self.fused_embedding = True
+        """Take the operator in front of the blocks where it can run."""
         self.fused_norm = True
         """Take the operator in front of the head, or of all blocks and it, where they can run."""
         self.fused_readout = True
@@ -234,9 +227,10 @@ class FactorizedDiT(nn.Module):
         if self.fused_norm and not learns and all(block.fits(h_BTVD) for block in blocks):
             return forward_fused(blocks, h_BTVD, modulation_BSD, wanted)
         *of_blocks, of_head = torch.split(modulation_BSD, self.slots, dim=1)
-        seeds = self._dropout_seeds(h_BTVD)
-        for block, modulation_B6D, seed in zip(blocks, of_blocks, seeds, strict=True):
-            h_BTVD = block(h_BTVD, modulation_B6D, seed, wanted if block is blocks[-1] else None)
+        of_each = (blocks, of_blocks, self._dropout_seeds(h_BTVD), cast_weights(blocks, h_BTVD))
+        for block, modulation_B6D, seed, weights in zip(*of_each, strict=True):
+            last = block is blocks[-1]
+            h_BTVD = block(h_BTVD, modulation_B6D, seed, wanted if last else None, weights)
         return normalize(h_BTVD, of_head, fused=self.fused_norm)
 
     def logits(self, output_BTVP: Tensor, guesses: Guesses | None) -> Tensor:
@@ -262,12 +256,13 @@ class FactorizedDiT(nn.Module):
 
     def embed(self, tokens: Tokens) -> Tensor:
         """What is known of every cell before the first block, (B, T, V, D)."""
-        embed = self._embed_values if self.config.continuous else self._embed_tokens
-        h_BTVD = embed(tokens)
+        level_BVD = None
         if self.config.level_conditioning:
-            level_BVD = self.level(in_eights(tokens.level_BV3))[: len(h_BTVD)]
-            h_BTVD = h_BTVD + level_BVD[:, None]
-        return h_BTVD
+            level_BVD = self.level(in_eights(tokens.level_BV3))[: len(tokens.level_BV3)]
+        if self.config.continuous:
+            h_BTVD = self._embed_values(tokens)
+            return h_BTVD if level_BVD is None else h_BTVD + level_BVD[:, None]
+        return embed_cells(*self._token_factors(tokens), level_BVD, fused=self.fused_embedding)
 
     def _embed_values(self, tokens: Tokens) -> Tensor:
         coordinates_BTV1 = tokens.coordinates_BTV[..., None]
@@ -275,18 +270,18 @@ class FactorizedDiT(nn.Module):
         embedded_BTVD = self.value_embedding(x_BTV1)
         return torch.where(coordinates_BTV1 == 0, self.mask_embedding, embedded_BTVD)
 
-    def _embed_tokens(self, tokens: Tokens) -> Tensor:
-        """Mix the embeddings of the two tokens beside each coordinate; add those of the guesses."""
+    def _token_factors(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """What a cell is, (B, T, V, I), and what each of it brings along, (V or 1, I, D).
+
+        Some of the two tokens beside its coordinate, and what is known of its guesses.
+        """
         weights = [self._token_table()]
         if tokens.guesses is not None:
             weights.append(self.guess.weight.mT.expand(len(self.tables), -1, -1))
         # One product for all, of a depth in eights, as a GPU likes it.
         extra = -sum(weight.shape[1] for weight in weights) % 8
         weights_VID = F.pad(torch.cat(weights, dim=1), (0, 0, 0, extra))
-        inputs_BTVI = self._inputs(tokens, weights_VID.shape[1])
-        if len(weights_VID) == 1:
-            return inputs_BTVI @ weights_VID[0]
-        return of_each_variate(inputs_BTVI, weights_VID)
+        return self._inputs(tokens, weights_VID.shape[1]), weights_VID
 
     def _inputs(self, tokens: Tokens, depth: int) -> Tensor:
         """How much of each token a cell is, then what is known of its guesses, then zeros."""

@@ -1,11 +1,11 @@
-"""Passes over the rows of a block: norm, modulation, dropout, residual and GELU, on a GPU.
+"""Passes over rows of states: norm, modulation, dropout, residual and GELU, on a GPU.
 
 Each reads and writes every row once, in a kernel of :mod:`mdtim.triton_rows`. Row tensors share
 one dtype and are contiguous; nothing here checks it. Sums over a window's rows come in float32
 parts.
 
-Shapes: B windows, N cells of a window (T * V), R = B * N rows, D width, F = mlp_ratio * D,
-C chunks of a window's rows, S slots of sums or of a modulation.
+Shapes: B windows, T steps, V variates, N = T * V cells of a window, R = B * N rows, D width,
+F = mlp_ratio * D, C chunks of a window's rows, S slots of sums or of a modulation.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ _BACKWARD = Tiling(1024, warps=2, stages=3)
 _TILE = 2048  # a chunk of rows is a multiple of this
 _PROGRAMS = 2048  # some two waves over the multiprocessors of a large GPU
 _GELU_ROWS = 128  # rows of a program of the GELU's backward pass
+_LEVEL_ROWS = 8  # steps of a program that adds levels
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,34 @@ def normalize_backward(
     rows.launch(
         triton_rows.normalize_backward_kernel, modulation_BSD, _BACKWARD, *tensors, **constants
     )
+
+
+def add_level_(h_BTVD: Tensor, level_BVD: Tensor) -> None:
+    """Add what all steps of a variate have in common to each of them, in place."""
+    num_windows, num_steps, num_variates, width = h_BTVD.shape
+    num_columns, tile = num_variates * width, _TILE // _LEVEL_ROWS
+    if h_BTVD.numel():
+        grid = (num_windows * triton.cdiv(num_steps, _LEVEL_ROWS), triton.cdiv(num_columns, tile))
+        sizes = {"ROWS": _LEVEL_ROWS, "BLOCK": tile}
+        with on_device_of(h_BTVD):
+            triton_rows.add_level_kernel[grid](
+                h_BTVD, level_BVD, num_steps, num_columns, **sizes, num_warps=4
+            )
+
+
+def gather(x_RD: Tensor, rows_K: Tensor) -> Tensor:
+    """(K, D) some of the rows, in any order."""
+    num_rows, width = len(rows_K), x_RD.shape[1]
+    out_KD = x_RD.new_empty((num_rows, width))
+    block = int(triton.next_power_of_2(width))
+    tile = max(1, _TILE // block)
+    if num_rows:
+        sizes = {"D": width, "BLOCK": block, "ROWS": tile}
+        with on_device_of(x_RD):
+            triton_rows.gather_kernel[(triton.cdiv(num_rows, tile),)](
+                x_RD, rows_K, out_KD, num_rows, **sizes, num_warps=4
+            )
+    return out_KD
 
 
 def gelu(pre_RF: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Triton kernels over the rows of a block: norm, modulation, dropout, residual and GELU.
+"""Triton kernels over rows of states: norm, modulation, dropout, residual, GELU, what is alike.
 
 :mod:`mdtim.row_passes` launches them and :mod:`mdtim.dropout` defines the dropout. A program takes
 a chunk of one window's rows, tile by tile, and leaves its sums over them as float32 parts: added
@@ -269,3 +269,35 @@ def gelu_backward_kernel(
         total += d
     address = sums + tl.program_id(0).to(tl.int64) * F + column
     tl.store(address, tl.sum(total, 0), mask=column < F)
+
+
+@_jit
+def add_level_kernel(
+    h: tl.tensor, level: tl.tensor, length: tl.tensor, num_columns: tl.tensor,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """Add what all steps of a window have in common to each of them, in place."""
+    num_tiles = tl.cdiv(length, ROWS)
+    window = (tl.program_id(0) // num_tiles).to(tl.int64)
+    step_R = tl.program_id(0) % num_tiles * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    within = column < num_columns
+    inside = (step_R < length)[:, None] & within[None, :]
+    at = h + (window * length + step_R)[:, None] * num_columns + column[None, :]
+    update = tl.load(level + window * num_columns + column, mask=within, other=0.0)
+    value = tl.load(at, mask=inside, other=0.0).to(tl.float32) + update.to(tl.float32)[None, :]
+    tl.store(at, value.to(h.dtype.element_ty), mask=inside)
+
+
+@_jit
+def gather_kernel(
+    x: tl.tensor, rows: tl.tensor, out: tl.tensor, num_rows: tl.tensor,
+    D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+) -> None:  # fmt: skip
+    """Rows by their numbers."""
+    place_R = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK)
+    row_R = tl.load(rows + place_R, mask=place_R < num_rows, other=0)
+    inside = (place_R < num_rows)[:, None] & (column < D)[None, :]
+    value = tl.load(x + row_R[:, None] * D + column[None, :], mask=inside, other=0.0)
+    tl.store(out + place_R[:, None] * D + column[None, :], value, mask=inside)

@@ -100,7 +100,8 @@ def random_series(rows: int, variates: int, device: torch.device) -> DeviceSerie
 
 def set_up(network: FactorizedDiT, variant: Variant) -> FactorizedDiT:
     """Choose how a network runs."""
-    network.fused_norm = network.fused_readout = variant in ("mdtim", "launched")
+    fused = variant in ("mdtim", "launched")
+    network.fused_embedding = network.fused_norm = network.fused_readout = fused
     for block in network.blocks:
         block.attention = "sdpa" if variant in ("sdpa", "eager") else "auto"
         block.fused = variant != "unfused"
