@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +17,11 @@ from hypothesis import HealthCheck, settings
 from mdtim.config import ModelConfig, preset
 
 if TYPE_CHECKING:
+    import torch
     from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page
 
     from batch_cases import Case
+    from emulation import EmulatedKernel
     from service_cases import Place
 
 settings.register_profile(
@@ -155,3 +158,33 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("library")
     write_library_answers(folder)
     return folder
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Kernels of :mod:`mdtim.baselines.cuda_layers` that run on a CPU."""
+    from emulation import EmulatedKernel
+    from mdtim.baselines import cuda_layers
+
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler on this machine")
+
+    def compile_kernel(
+        file: str,
+        name: str,
+        constants: dict[str, int],
+        device: torch.device,
+        threads: int,
+        shared_bytes: int,
+    ) -> EmulatedKernel:
+        return EmulatedKernel(file, name, constants, threads, tmp_path)
+
+    monkeypatch.setattr(cuda_layers, "compile_kernel", compile_kernel)
+    monkeypatch.setattr(cuda_layers, "_num_programs", lambda device: 2)
+    monkeypatch.setattr(cuda_layers, "_WARPS", {64: 2, 128: 1})
+    kernels = (cuda_layers._encode_kernel, cuda_layers._finish_kernel)
+    for kernel in kernels:
+        kernel.cache_clear()
+    yield
+    for kernel in kernels:
+        kernel.cache_clear()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
 from gpu_cases import needs_cuda
-from mdtim.baselines import noise
+from mdtim.baselines import cuda_layers, noise
 from mdtim.baselines.csdi import CSDISampler
 from mdtim.baselines.noise import cell_keys, normal
 from mdtim.baselines.protocol import conceal
 from mdtim.baselines.pypots import PyPOTSImputer, _quiet
-from system_cases import hide, tiny_system, windows
+from mdtim.baselines.settings import settings_of
+from system_cases import LIMITS, held_out, hide, tiny_system, windows
 
 pytest.importorskip("pypots")
 CPU = torch.device("cpu")
@@ -22,13 +25,13 @@ TEST = windows()[2][:6]
 VISIBLE = conceal(TEST, hide(TEST, 3))
 
 
-def core() -> Any:
+def core(**values: object) -> Any:
     """An untrained model whose last weight is not zero."""
-    system = tiny_system("csdi")
+    system = tiny_system("csdi", **values)
     assert isinstance(system, PyPOTSImputer)
     torch.manual_seed(0)
     with _quiet():
-        system._build(epochs=1)
+        system._build()
     model = system.model.model.eval()
     torch.nn.init.normal_(model.backbone.diff_model.output_projection2.weight)
     return model
@@ -45,6 +48,26 @@ def test_the_noise_is_what_pypots_says() -> None:
     with torch.no_grad():
         said = sampler.noise(inputs, sampler._sides(seen), 4)
     torch.testing.assert_close(said, expected.transpose(1, 2), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(("channels", "heads"), [(64, 8), (128, 4)])
+def test_the_kernels_say_the_same_noise_when_emulated(
+    channels: int, heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = core(n_channels=channels, n_heads=heads)
+    for weight in model.backbone.diff_model.residual_layers.parameters():
+        if weight.ndim == 1:  # untrained biases are zeros, which any mistake leaves alone
+            torch.nn.init.normal_(weight, std=0.3)
+    inputs, seen = torch.randn(2 * len(TEST), *TEST.shape[1:], 2), torch.rand(TEST.shape) < 0.6
+    sampler = CSDISampler(model, 0, CPU)
+    with torch.no_grad():
+        exact = sampler.noise(inputs, sampler._sides(seen), 4)
+        monkeypatch.setattr(cuda_layers, "fits", lambda *args, **options: True)
+        sampler.dtype, sampler.network = torch.float16, sampler.network.half()
+        said = sampler.noise(inputs, sampler._sides(seen), 4)
+    assert sampler._fused is not None
+    np.testing.assert_allclose(said, exact, rtol=0, atol=0.02 * float(exact.std()))
 
 
 def test_samples_are_those_of_pypots_for_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +121,18 @@ def test_a_window_gets_the_same_samples_in_any_batch(monkeypatch: pytest.MonkeyP
     assert (whole[0] != whole[1]).any()
 
 
+def test_parts_are_of_one_size_on_a_gpu_and_as_large_as_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = Mock(total_memory=2**19 * noise._BYTES_OF_A_CELL)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
+    which = noise.parts(5, 2**19 // 3, torch.device("cuda"))
+    assert [part.tolist() for part in which] == [[0, 1], [2, 3], [4, 0]]
+    memory.total_memory *= 4
+    (whole,) = noise.parts(5, 2**19 // 3, torch.device("cuda"))
+    assert whole.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
+
+
 def test_a_single_variate_attends_to_nothing() -> None:
     model = core()
     sampler = CSDISampler(model, 0, CPU)
@@ -109,3 +144,23 @@ def test_a_single_variate_attends_to_nothing() -> None:
     with torch.no_grad():
         said = sampler.noise(inputs, sampler._sides(seen), 2)
     torch.testing.assert_close(said, expected.transpose(1, 2), atol=1e-5, rtol=1e-5)
+
+
+def test_the_rate_drops_as_its_authors_drop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of("csdi", "weather", "authors").values
+    drops = {name: settings[name] for name in ("lr", "lr_drops", "weight_decay")}
+    system = tiny_system("csdi", limits=replace(LIMITS, max_epochs=5, patience=1), **drops)
+    seen: list[tuple[float, float]] = []
+    step = torch.optim.Adam.step
+
+    def watched(self: torch.optim.Adam, closure: Any = None) -> Any:
+        (group,) = self.param_groups
+        seen.append((group["lr"], group["weight_decay"]))
+        return step(self, closure)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", watched)
+    system.fit(windows()[0], held_out())
+    assert len(seen) == 5 * 24
+    expected = [1e-3] * 90 + [1e-4] * 18 + [1e-5] * 12
+    np.testing.assert_allclose([rate for rate, _ in seen], expected)
+    assert {decay for _, decay in seen} == {1e-6}

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from emulation import EmulatedKernel
 from gpu_cases import needs_cuda
 from mdtim.baselines import cuda_layers
 from mdtim.baselines.cuda_layers import Tiling, fits, pack_encoder, pack_gate, pack_guide
@@ -63,6 +59,15 @@ def test_factors_lie_as_the_tensor_cores_take_them() -> None:
         columns = [2 * t, 2 * t + 1, 2 * t + 8, 2 * t + 9]
         expected = weight[8 + g, columns + [16 + column for column in columns]]
         assert right[1, 0, lane].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("channels", [64, 128])
+@pytest.mark.parametrize("hidden", [32, 64])
+def test_what_fits_finds_room_on_a_multiprocessor(channels: int, hidden: int) -> None:
+    room, tiles = 227 * 1024, cuda_layers._MAX_TILES[channels]
+    for looks in (False, True)[: 1 + (channels == 64)]:
+        assert cuda_layers.encoder_bytes(channels, hidden, tiles, looks=looks) <= room
+    assert cuda_layers.gate_bytes(channels) <= room
 
 
 def test_nothing_fits_without_a_gpu() -> None:
@@ -143,34 +148,6 @@ class Case:
     def check(self) -> None:
         for found, expected in zip(self.found(), self.expected(), strict=True):
             assert float((found - expected).abs().max() / expected.std()) < 1e-2
-
-
-@pytest.fixture
-def emulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Kernels that run on a CPU."""
-    if shutil.which("g++") is None:
-        pytest.skip("no C++ compiler on this machine")
-
-    def compile_kernel(
-        file: str,
-        name: str,
-        constants: dict[str, int],
-        device: torch.device,
-        threads: int,
-        shared_bytes: int,
-    ) -> EmulatedKernel:
-        assert shared_bytes <= 227 * 1024, "what a multiprocessor has"
-        return EmulatedKernel(file, name, constants, threads, tmp_path)
-
-    monkeypatch.setattr(cuda_layers, "compile_kernel", compile_kernel)
-    monkeypatch.setattr(cuda_layers, "_num_programs", lambda device: 2)
-    monkeypatch.setattr(cuda_layers, "_WARPS", {64: 2, 128: 1})
-    kernels = (cuda_layers._encode_kernel, cuda_layers._finish_kernel)
-    for kernel in kernels:
-        kernel.cache_clear()
-    yield
-    for kernel in kernels:
-        kernel.cache_clear()
 
 
 @pytest.mark.usefixtures("emulated")

@@ -141,7 +141,7 @@ def test_the_learning_rate_drops_by_the_clock_where_time_ends_first(
     monkeypatch.setattr(torch.optim, "Adam", Spy)
     # The module's own clock: servers of other tests sleep by the real one.
     clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("mdtim.baselines.fgti.imputer.time", clock)
+    monkeypatch.setattr("mdtim.baselines.training_clock.time", clock)
     imputer.fit(training[:32], held_out())
     assert rates[0] == pytest.approx(0.01)
     assert rates[50] == pytest.approx(0.001)
@@ -149,7 +149,19 @@ def test_the_learning_rate_drops_by_the_clock_where_time_ends_first(
     assert len(rates) == pytest.approx(60, abs=3)
 
 
-def test_the_learning_rate_drops_by_epochs_where_these_end_first(
+def test_a_standstill_before_the_last_drop_ends_no_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training, _, _ = windows()
+    imputer = tiny_system("fgti", limits=replace(LIMITS, max_epochs=10, patience=1))
+    assert isinstance(imputer, FGTIImputer)
+    errors = iter(range(10))
+    monkeypatch.setattr(imputer, "_validation_error", lambda validation: float(next(errors)))
+    imputer.fit(training[:32], held_out())
+    assert list(errors) == [9]  # behind the last drop the first worse epoch is the last
+
+
+def test_the_learning_rate_drops_by_updates_where_these_end_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     training, _, _ = windows()

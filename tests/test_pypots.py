@@ -181,9 +181,9 @@ def test_windows_can_be_shown_several_times_each_hidden_anew(
         def fit(self, training: dict[str, np.ndarray], validation: object) -> None:
             shown.append(training["X"])
 
-    def build(epochs: int) -> adapter._Clock:
+    def build(num_windows: int) -> adapter._Clock:
         system.model = Model()
-        return adapter._Clock(60)
+        return adapter._Clock(60, num_updates=1)
 
     monkeypatch.setattr(system, "_build", build)
     whole = windows()[0]
@@ -270,6 +270,30 @@ def test_mdtim_takes_dicts_files_lists_and_tensors_alike(
     assert (loaded.impute({"X": samples}) == filled).all()
     with pytest.raises(ValueError, match="overwrite=True"):
         model.save(str(tmp_path / "model"))
+
+
+@pytest.mark.filterwarnings("ignore::mdtim.doubts.ImputationWarning")
+def test_mdtim_is_not_shown_what_a_validation_set_hides(
+    samples: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = mdtim_model()
+    learned: list[np.ndarray] = []
+    fit = model.imputer.fit
+    monkeypatch.setattr(model.imputer, "fit", lambda values: (learned.append(values), fit(values)))
+    model.fit({"X": samples}, {"X": samples, "X_ori": np.full_like(samples, 1e9)})
+    np.testing.assert_array_equal(learned[0], np.concatenate([samples, samples]))
+
+
+def test_the_first_fit_of_a_process_leaves_pypots_its_voice() -> None:
+    script = """
+import logging
+from dataclasses import replace
+from system_cases import LIMITS, held_out, tiny_system, windows
+system = tiny_system("dlinear", limits=replace(LIMITS, max_epochs=2))
+system.fit(windows()[0], held_out())
+print(len(logging.getLogger("PyPOTS running log").handlers) > 0)
+"""
+    assert run_python(script).splitlines() == ["True"]
 
 
 def test_mdtim_has_the_arguments_of_pypots_imputers() -> None:

@@ -16,6 +16,12 @@ __device__ __forceinline__ float exp2_of(float x) {
   return y;
 }
 
+__device__ __forceinline__ float inverse_of(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // sum (16 x 8) += a (16 x 16) b (16 x 8)
 __device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32." PAIR "." PAIR

@@ -84,12 +84,11 @@ class MDTIM(BaseImputer):  # type: ignore[misc]
         """Learn from the samples of both sets.
 
         MDTIM hides cells for validation by itself, in windows of its own choice; a `val_set` adds
-        its samples to them. Where it brings the whole values as `X_ori`, those are used.
+        its samples `X` to them. What is hidden in these stays hidden: `X_ori` is not looked at.
         """
         values = self._read(train_set, file_type)
         if val_set is not None:
-            whole = "X_ori" if "X_ori" in _keys(val_set) else "X"
-            values = np.concatenate([values, self._read(val_set, file_type, whole)])
+            values = np.concatenate([values, self._read(val_set, file_type)])
         self.imputer.fit(values)
         # PyPOTS's own methods look for the network under this name.
         self.model = self.imputer.model_.network
@@ -160,24 +159,23 @@ class MDTIM(BaseImputer):  # type: ignore[misc]
         if self.model is not None:
             self.model.to(self.device)
 
-    def _read(self, data: Set, file_type: str, key: str = "X") -> FloatArray:
-        if key not in _keys(data):
-            raise ValueError(f"the set has no key {key!r}, but {', '.join(_keys(data))}")
+    def _read(self, data: Set, file_type: str) -> FloatArray:
+        if "X" not in _keys(data):
+            raise ValueError(f"the set has no key 'X', but {', '.join(_keys(data))}")
         if isinstance(data, (str, os.PathLike)):
             if file_type != "hdf5":
                 raise ValueError(f'file_type must be "hdf5", got {file_type!r}')
             import h5py
 
             with h5py.File(data, "r") as file:
-                found = file[key][:]
+                found = file["X"][:]
         else:
-            found = data[key]
+            found = data["X"]
         found = found.detach().cpu().numpy() if isinstance(found, torch.Tensor) else found
         values = np.asarray(found, dtype=np.float64)
         if values.ndim != 3 or values.shape[1:] != (self.n_steps, self.n_features):
             raise ValueError(
-                f"{key} has shape {values.shape}, expected (samples, {self.n_steps}, "
-                f"{self.n_features})"
+                f"X has shape {values.shape}, expected (samples, {self.n_steps}, {self.n_features})"
             )
         return values
 

@@ -2,6 +2,8 @@
 
 inline float exp2_of(float x) { return x < -126 ? 0 : exp2f(x); }
 
+inline float inverse_of(float x) { return 1 / x; }
+
 inline float half_of(u32 both, int which) {
   const float2 two = unpack(both);
   return which ? two.y : two.x;

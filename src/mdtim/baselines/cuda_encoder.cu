@@ -23,6 +23,7 @@ constexpr int AT_ONCE = WIDTH < 16 ? 16 / WIDTH : 1;  // heads
 constexpr int PART = AT_ONCE * WIDTH;                 // their channels
 constexpr int KEYS = 2 * TILES;                       // tiles of 8
 constexpr float NOTHING = -1e30f;                     // no score: its exponential is 0
+constexpr u32 ONES = 0x3c003c00;                      // two of them
 
 __device__ __forceinline__ void store_row(u16* row, const float (&z)[COLUMNS][4], int half) {
 #pragma unroll
@@ -112,6 +113,13 @@ __device__ __forceinline__ void normalize(float (&z)[COLUMNS][4], const float* w
   }
 }
 
+// Abramowitz and Stegun's 7.1.25 for the error function: right to 3e-5, halves have 5e-4.
+__device__ __forceinline__ float gelu(float x) {
+  const float t = inverse_of(1 + (0.47047f * ROOT_HALF) * fabsf(x));
+  const float tail = t * (0.1740121f + t * (-0.0479399f + 0.3739278f * t));
+  return fmaxf(x, 0) - fabsf(x) * tail * exp2_of(-0.72134752f * x * x);
+}
+
 // z += (two neighbouring steps of a left factor) w, a group of rows of a packed weight that has
 // `groups` of them
 __device__ __forceinline__ void multiply_group(float (&z)[COLUMNS][4], const u32 (&a)[2][4],
@@ -124,10 +132,12 @@ __device__ __forceinline__ void multiply_group(float (&z)[COLUMNS][4], const u32
   }
 }
 
-// Exponentials of a tile's scores to the base of two, over those of the row's highest, and the
-// inverses of their sums. A row sees the keys of its own sequence, in every view.
+// What a tile's rows attend to, as weights of keys in half precision, and the inverses of their
+// sums: exponentials to the base of two over those of the row's highest. A row sees the keys of its
+// own sequence, in every view.
 template <int N>
-__device__ __forceinline__ void weigh(float (&score)[N][4], float (&inverse)[2], int tile) {
+__device__ __forceinline__ void weigh(u32 (&weight)[N / 2][4], float (&inverse)[2],
+                                      float (&score)[N][4], int tile) {
   const int g = lane_of() / 4, t = lane_of() % 4;
   if (ROWS != LENGTH)
 #pragma unroll
@@ -140,27 +150,27 @@ __device__ __forceinline__ void weigh(float (&score)[N][4], float (&inverse)[2],
       }
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    float highest = NOTHING, sum = 0;
+    float highest = NOTHING;
 #pragma unroll
     for (int keys = 0; keys < N; keys++)
       highest = fmaxf(highest, fmaxf(score[keys][2 * half], score[keys][2 * half + 1]));
     highest = highest_of_four(highest);
 #pragma unroll
     for (int keys = 0; keys < N; keys++)
-#pragma unroll
-      for (int place = 2 * half; place < 2 * half + 2; place++) {
-        score[keys][place] = exp2_of(score[keys][place] - highest);
-        sum += score[keys][place];
-      }
-    inverse[half] = 1 / sum_of_four(sum);
+      weight[keys / 2][2 * (keys % 2) + half] =
+          pack(exp2_of(score[keys][2 * half] - highest), exp2_of(score[keys][2 * half + 1] - highest));
   }
+  // Products with ones: the tensor cores have more time left than what adds.
+  float sum[4] = {};
+#pragma unroll
+  for (int step = 0; step < N / 2; step++) multiply(sum, weight[step], ONES, ONES);
+  inverse[0] = inverse_of(sum[0]), inverse[1] = inverse_of(sum[2]);
 }
 
-__device__ __forceinline__ void weighted(float (&sum)[4], const float (&low)[4],
-                                         const float (&high)[4], u32 b0, u32 b1) {
-  const u32 weights[4] = {pack(low[0], low[1]), pack(low[2], low[3]), pack(high[0], high[1]),
-                          pack(high[2], high[3])};
-  multiply(sum, weights, b0, b1);
+// Sums of a head's rows over their weights, as halves of left factors.
+__device__ __forceinline__ uint2 weighted(const float (&sum)[4], const float (&inverse)[2]) {
+  return make_uint2(pack(sum[0] * inverse[0], sum[1] * inverse[0]),
+                    pack(sum[2] * inverse[1], sum[3] * inverse[1]));
 }
 
 // z += x w, a left factor in memory, step by step
@@ -225,6 +235,7 @@ __device__ __forceinline__ void attend(uint2* out, const u32 (&x)[TILES][STEPS][
 #pragma unroll
       for (int tile = 0; tile < TILES; tile++) {
         float score[KEYS][4] = {}, inverse[2];
+        u32 weight[TILES][4];
 #pragma unroll
         for (int keys = 0; keys < KEYS; keys++) {
           const int half = keys % 2;
@@ -240,19 +251,16 @@ __device__ __forceinline__ void attend(uint2* out, const u32 (&x)[TILES][STEPS][
                        k[keys / 2][column + 1][half]);
             }
         }
-        weigh(score, inverse, tile);
+        weigh(weight, inverse, score, tile);
 #pragma unroll
         for (int column = 0; column < WIDTH / 8; column++) {
           const int channels = head * WIDTH / 8 + column;
           float sum[4] = {};
 #pragma unroll
-          for (int keys = 0; keys < KEYS; keys += 2)
-            weighted(sum, score[keys], score[keys + 1], v[keys / 2][channels][0],
-                     v[keys / 2][channels][1]);
+          for (int step = 0; step < TILES; step++)
+            multiply(sum, weight[step], v[step][channels][0], v[step][channels][1]);
           const int place = heads * NARROW + channels;
-          out[2 * ((tile * STEPS + place / 2) * 32 + lane) + place % 2] =
-              make_uint2(pack(sum[0] * inverse[0], sum[1] * inverse[0]),
-                         pack(sum[2] * inverse[1], sum[3] * inverse[1]));
+          out[2 * ((tile * STEPS + place / 2) * 32 + lane) + place % 2] = weighted(sum, inverse);
         }
       }
   }
@@ -274,28 +282,33 @@ __device__ __forceinline__ void look(float (&z)[COLUMNS][4], const uint4* __rest
     normalize(normed, vector_at(LOOK_NORM), vector_at(LOOK_NORM + C));
     to_factor(x[0], normed);
   }
-#pragma unroll 1
+  constexpr int LOOKS = VIEWS * TILES;
+  uint4 both[LOOKS];  // keys and values; those of the next head come while this one is weighed
+  guide += lane;
+#pragma unroll
+  for (int step = 0; step < LOOKS; step++) both[step] = __ldg(guide + 32 * step);
+#pragma unroll 2
   for (int head = 0; head < HEADS; head++) {
     const float2 shift = *(const float2*)(vector_at(LOOK_BIAS) + 8 * head + 2 * (lane % 4));
     float query[1][4] = {{shift.x, shift.y, shift.x, shift.y}};
     multiply_column(query, x, weight_at(LOOK) + head * GROUPS * 32);
     const u32 upper = pack(query[0][0], query[0][1]), lower = pack(query[0][2], query[0][3]);
-    float score[VIEWS * KEYS][4] = {}, inverse[2], sum[4] = {};
-    uint2 value[VIEWS * TILES];
+    float score[2 * LOOKS][4] = {}, inverse[2], sum[4] = {};
+    uint2 value[LOOKS];
+    guide += head + 1 < HEADS ? 32 * LOOKS : 0;
 #pragma unroll
-    for (int step = 0; step < VIEWS * TILES; step++) {
-      const uint4 both = __ldg(guide + (head * VIEWS * TILES + step) * 32 + lane);
-      multiply_narrow(score[2 * step], upper, lower, both.x);
-      multiply_narrow(score[2 * step + 1], upper, lower, both.y);
-      value[step] = make_uint2(both.z, both.w);
+    for (int step = 0; step < LOOKS; step++) {
+      multiply_narrow(score[2 * step], upper, lower, both[step].x);
+      multiply_narrow(score[2 * step + 1], upper, lower, both[step].y);
+      value[step] = make_uint2(both[step].z, both[step].w);
+      both[step] = __ldg(guide + 32 * step);
     }
-    weigh(score, inverse, tile);
+    u32 weight[LOOKS][4];
+    weigh(weight, inverse, score, tile);
 #pragma unroll
-    for (int step = 0; step < VIEWS * TILES; step++)
-      weighted(sum, score[2 * step], score[2 * step + 1], value[step].x, value[step].y);
-    ((uint2*)seen)[2 * (head / 2 * 32 + lane) + head % 2] =
-        make_uint2(pack(sum[0] * inverse[0], sum[1] * inverse[0]),
-                   pack(sum[2] * inverse[1], sum[3] * inverse[1]));
+    for (int step = 0; step < LOOKS; step++)
+      multiply(sum, weight[step], value[step].x, value[step].y);
+    ((uint2*)seen)[2 * (head / 2 * 32 + lane) + head % 2] = weighted(sum, inverse);
   }
   __syncwarp();
   add(z, vector_at(LOOK_OUT_BIAS));
@@ -386,7 +399,7 @@ __device__ __forceinline__ void encode_tile(const u16* __restrict__ x, u16* __re
         multiply_column(sum, factor, weight_at(IN) + column * GROUPS * 32);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-          wide[part][i] = 0.5f * sum[0][i] * (1 + erff(sum[0][i] * ROOT_HALF));
+          wide[part][i] = gelu(sum[0][i]);
       }
       u32 both[2][4];
       to_factor(both, wide);

@@ -200,25 +200,41 @@ def _encode_kernel(
         "WARPS": warps,
         "SHARED": int(_SHARES[channels]),
     }
-    looks = views > 0
+    return compile_kernel(
+        _ENCODER,
+        "encode",
+        constants,
+        device,
+        threads=32 * warps,
+        shared_bytes=encoder_bytes(channels, hidden, tiling.tiles, looks=views > 0),
+    )
+
+
+def encoder_bytes(channels: int, hidden: int, tiles: int, *, looks: bool) -> int:
+    """Shared memory of a transformer layer, which may look at a guide."""
     weights = (4 + 2 * looks) * channels**2 + 2 * channels * hidden
     vectors = (9 + 4 * looks) * channels + hidden
-    shared = 2 * weights + 4 * vectors
-    if _SHARES[channels]:
-        shared += warps * tiling.tiles * _TILE * channels * 2
-    threads = 32 * warps
-    return compile_kernel(
-        _ENCODER, "encode", constants, device, threads=threads, shared_bytes=shared
-    )
+    rows = _WARPS[channels] * tiles * _TILE if _SHARES[channels] else 0
+    return 2 * weights + 4 * vectors + 2 * rows * channels
 
 
 @functools.cache
 def _finish_kernel(channels: int, device: torch.device) -> Kernel:
-    constants = {"C": channels, "WARPS": _WARPS[channels]}
     warps = _WARPS[channels]
-    threads, kept = 32 * warps, warps * 2 * _TILE * channels * 2
-    shared = 8 * channels**2 + 8 * channels + kept
-    return compile_kernel(_GATE, "finish", constants, device, threads=threads, shared_bytes=shared)
+    return compile_kernel(
+        _GATE,
+        "finish",
+        {"C": channels, "WARPS": warps},
+        device,
+        threads=32 * warps,
+        shared_bytes=gate_bytes(channels),
+    )
+
+
+def gate_bytes(channels: int) -> int:
+    """Shared memory of a gate: its weights, and two tiles of each warp."""
+    rows = _WARPS[channels] * 2 * _TILE
+    return 8 * channels**2 + 8 * channels + 2 * rows * channels
 
 
 # -- packing --------------------------------------------------------------------------------

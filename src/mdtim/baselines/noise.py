@@ -18,7 +18,9 @@ from mdtim.baselines.protocol import Windows
 from mdtim.runtime import keyed_uniform
 
 CELLS_AT_ONCE = 2**19
-"""Cells of all windows and samples in one forward pass."""
+"""Cells of all windows and samples in one forward pass on a CPU."""
+_BYTES_OF_A_CELL = 2**16
+"""More than what layers of a few hundred channels hold of it."""
 
 
 def cell_keys(
@@ -61,14 +63,19 @@ def parts(num_windows: int, num_cells: int, device: torch.device) -> list[NDArra
     --------
     >>> [part.tolist() for part in parts(5, CELLS_AT_ONCE // 3, torch.device("cpu"))]
     [[0, 1], [2, 3], [4]]
-    >>> [part.tolist() for part in parts(5, CELLS_AT_ONCE // 3, torch.device("cuda"))]
-    [[0, 1], [2, 3], [4, 0]]
     """
-    size = 2 ** int(math.log2(max(1, CELLS_AT_ONCE // num_cells)))
+    size = 2 ** int(math.log2(max(1, _cells_at_once(device) // num_cells)))
     count = -(-num_windows // size)
     length = num_windows if device.type == "cpu" else count * size
     whole = np.arange(length) % max(1, num_windows)
     return np.split(whole, np.arange(size, length, size))
+
+
+def _cells_at_once(device: torch.device) -> int:
+    if device.type == "cpu":
+        return CELLS_AT_ONCE
+    # The more at once, the less the last round weighs, in which most multiprocessors have no work.
+    return torch.cuda.get_device_properties(device).total_memory // _BYTES_OF_A_CELL
 
 
 def samples_first(drawn_NTV: Tensor, num_samples: int) -> Windows:

@@ -12,7 +12,6 @@ import contextlib
 import io
 import logging
 import random
-import time
 import warnings
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -34,6 +33,7 @@ from mdtim.baselines.protocol import (
     keep_observed,
 )
 from mdtim.baselines.settings import Settings
+from mdtim.baselines.training_clock import TrainingClock
 
 MODELS = {
     "brits": "BRITS",
@@ -119,6 +119,9 @@ class PyPOTSImputer:
             self.num_samples = _count("num_samples", values.pop("num_samples"), 1)
         self.validate_every = _count("validate_every", values.pop("validate_every", 1), 1)
         self.learning_rate: float = values.pop("lr")
+        self.weight_decay: float = values.pop("weight_decay", 0.0)
+        # Shares of the updates, or of the time if that ends first, each followed by a tenth of it.
+        self.lr_drops: list[float] = values.pop("lr_drops", [])
         self.values = {
             key: num_variates if value == "variates" else value for key, value in values.items()
         }
@@ -142,7 +145,7 @@ class PyPOTSImputer:
             {"X": validation.visible_WTV[validated], "X_ori": validation.values_WTV[validated]},
         )
         with _global_seed(self.seed, self.device), _quiet() as said:
-            clock = self._build(self.settings.limits.epochs(len(training_WTV)))
+            clock = self._build(len(training_WTV))
             try:
                 self.model.fit(*sets)
             except ValueError as error:
@@ -158,11 +161,14 @@ class PyPOTSImputer:
             # PyPOTS logs a failure in mid-training, and returns.
             raise RuntimeError(f"PyPOTS's training stopped: {'; '.join(said)}")
 
-    def _build(self, epochs: int) -> _Clock:
+    def _build(self, num_windows: int = 1) -> _Clock:
+        """A new model, and the clock of its training on so many windows."""
         package = import_pypots()
         num_steps, num_variates = self.shape
         limits = self.settings.limits
-        clock = _Clock(60 * limits.max_minutes)
+        epochs = limits.epochs(num_windows)
+        num_updates = epochs * -(-num_windows // limits.batch_size)
+        clock = _Clock(60 * limits.max_minutes, num_updates, self.lr_drops)
         self._sampler = None  # has a copy of the weights
         create = getattr(package.imputation, MODELS[self.settings.method])
         optimizers = (
@@ -173,13 +179,29 @@ class PyPOTSImputer:
             n_features=num_variates,
             batch_size=limits.batch_size,
             epochs=epochs,
-            patience=min(limits.patience, epochs),
+            # With drops to come a standstill may be the rate's, and PyPOTS counts epochs alone.
+            patience=epochs if self.lr_drops else min(limits.patience, epochs),
             device=self.device,
             verbose=False,
-            **{name: _timed_adam(package, self.learning_rate, clock) for name in optimizers},
+            **{name: self._timed_adam(package, clock) for name in optimizers},
             **self.values,
         )
         return clock
+
+    def _timed_adam(self, package: Any, clock: _Clock) -> Any:
+        first = self.learning_rate
+
+        class TimedAdam(package.optim.Adam):  # type: ignore[misc]
+            """PyPOTS's Adam, asked at every step whether there is time left."""
+
+            def step(self, closure: Any = None) -> None:
+                clock.check()
+                for group in self.torch_optimizer.param_groups:
+                    group["lr"] = clock.rate(first)
+                super().step(closure)
+                clock.updates += 1
+
+        return TimedAdam(lr=first, weight_decay=self.weight_decay)
 
     def fill(self, visible_WTV: Windows) -> Filled:
         """Fill in batches; the median of the samples where the system draws them."""
@@ -237,7 +259,7 @@ class PyPOTSImputer:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Build the model again and give it the weights, all of them."""
         with _global_seed(self.seed, self.device), _quiet():
-            self._build(epochs=1)
+            self._build()
         self.model.model.load_state_dict(state, strict=True)
 
 
@@ -263,15 +285,14 @@ def _count(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
-class _Clock:
-    """Ends a training that has had its time."""
+class _Clock(TrainingClock):
+    """Ends a training of PyPOTS that has had its time."""
 
-    def __init__(self, seconds: float) -> None:
-        self.end = time.monotonic() + seconds
-        self.rang = False
+    rang = False
 
     def check(self) -> None:
-        if time.monotonic() > self.end:
+        """Before every update."""
+        if self.is_out_of_time:
             self.rang = True
             # The one exception after which PyPOTS keeps its best epoch and ends in order.
             raise KeyboardInterrupt
@@ -281,17 +302,6 @@ def _pass_on_interrupt(said: list[str], clock: _Clock) -> None:
     """Raise the interrupt that PyPOTS caught and logged, if it was not the clock's."""
     if not clock.rang and any("interrupted" in message for message in said):
         raise KeyboardInterrupt
-
-
-def _timed_adam(package: Any, learning_rate: float, clock: _Clock) -> Any:
-    class TimedAdam(package.optim.Adam):  # type: ignore[misc]
-        """PyPOTS's Adam, asked at every step whether there is time left."""
-
-        def step(self, closure: Any = None) -> None:
-            clock.check()
-            super().step(closure)
-
-    return TimedAdam(lr=learning_rate)
 
 
 @contextlib.contextmanager
@@ -313,6 +323,7 @@ def _global_seed(seed: int, device: torch.device) -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[list[str]]:
     """Catch what PyPOTS logs; yields its complaints about a training that stopped."""
+    import_pypots()  # its log gets its handlers now, not in the middle
     complaints: list[str] = []
 
     class Listener(logging.Handler):

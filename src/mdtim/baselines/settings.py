@@ -38,7 +38,8 @@ class Settings:
     values: dict[str, Any]
     """The system's own, and what its adapter takes: among PyPOTS's `hide_training`, how often a
     training window is shown, hidden in another way each time (true is once, false whole windows),
-    and `validate_every`, the distance of the windows that are validated on."""
+    `validate_every`, the distance of the windows that are validated on, and `lr_drops`, shares of
+    the training, each followed by a tenth of the rate."""
     limits: Limits
     source: str
 

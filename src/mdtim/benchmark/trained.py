@@ -69,6 +69,7 @@ class TrainedModel:
         if (self.folder / "model" / "config.json").exists():
             self._load()
             return True
+        began = time.monotonic()
         data = self.training_data()
         training = windows_within(self.dataset, self.dataset.training, self.cell.window)
         if self.config.network.relates:
@@ -80,6 +81,7 @@ class TrainedModel:
         checkpoint = self.folder / "checkpoint"
         if checkpoint.exists():
             trainer.resume(checkpoint)
+        before = trainer.progress.seconds
         limit = time.monotonic() + max_seconds
         is_late = False
 
@@ -106,10 +108,11 @@ class TrainedModel:
             )
         if reason == "interrupted":
             return False
-        self.train_seconds = trainer.progress.seconds
         if self.device.type == "cuda":
             self.peak_memory_gb = torch.cuda.max_memory_allocated(self.device) / 1e9
         self.calibration = fit_calibration(self.predictor(), data)
+        # What is beside the steps counts too, as for every other system.
+        self.train_seconds = before + time.monotonic() - began
         self._save()
         shutil.rmtree(checkpoint, ignore_errors=True)
         return True

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from collections.abc import Mapping
 
 import numpy as np
@@ -21,10 +20,13 @@ from mdtim.baselines.fgti.network import GuidedNoiseNetwork, NetworkSizes
 from mdtim.baselines.noise import CELLS_AT_ONCE, cell_keys, normal, parts, samples_first
 from mdtim.baselines.protocol import Filled, HeldOut, Windows, keep_observed
 from mdtim.baselines.settings import Settings
+from mdtim.baselines.training_clock import TrainingClock
 from mdtim.guesses import Neighbours
 
 VALIDATION_LEVELS = 5
 """Noise levels per validation window; the score is their mean."""
+_WEIGHT_DECAY = 1e-6
+"""That of CSDI's authors."""
 
 
 class FGTIImputer:
@@ -48,7 +50,7 @@ class FGTIImputer:
         if self.num_samples < 1:
             raise ValueError(f"num_samples must be 1 or more, got {self.num_samples}")
         self.learning_rate: float = values.pop("lr")
-        # Shares of the epochs, or of the time if that ends first, each followed by a tenth of it.
+        # Shares of the updates, or of the time if that ends first, each followed by a tenth of it.
         self.lr_drops: list[float] = values.pop("lr_drops")
         first, last = values.pop("beta_first"), values.pop("beta_last")
         self.limits = settings.limits
@@ -80,31 +82,31 @@ class FGTIImputer:
         self.network = self._new_network(self.network.sizes)
         generator = np.random.default_rng(self.seed)
         optimizer = torch.optim.Adam(
-            self.network.parameters(), lr=self.learning_rate, weight_decay=1e-6
+            self.network.parameters(), lr=self.learning_rate, weight_decay=_WEIGHT_DECAY
         )
-        began, allowed = time.monotonic(), 60 * limits.max_minutes
-        end = began + allowed
+        num_updates = epochs * -(-len(training_WTV) // limits.batch_size)
+        clock = TrainingClock(60 * limits.max_minutes, num_updates, self.lr_drops)
         best, best_state, waited = math.inf, None, 0
-        for epoch in range(epochs):
-            spent = max(epoch / epochs, (time.monotonic() - began) / max(allowed, 1e-9))
-            for group in optimizer.param_groups:
-                group["lr"] = self.learning_rate * 0.1 ** sum(spent >= x for x in self.lr_drops)
+        for _ in range(epochs):
             self.network.train()
             order = generator.permutation(len(training_WTV))
             for begin in range(0, len(order), limits.batch_size):
+                for group in optimizer.param_groups:
+                    group["lr"] = clock.rate(self.learning_rate)
                 batch = training_WTV[np.sort(order[begin : begin + limits.batch_size])]
                 loss = self._training_loss(batch, generator)
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-                if time.monotonic() > end:
+                clock.updates += 1
+                if clock.is_out_of_time:
                     break
             error = self._validation_error(validation)
             if error < best:
                 best, best_state, waited = error, copy.deepcopy(self.network.state_dict()), 0
             else:
                 waited += 1
-            if waited >= limits.patience or time.monotonic() > end:
+            if clock.is_out_of_time or (waited >= limits.patience and clock.may_end_early):
                 break
         if best_state is None:
             raise ValueError("FGTI's validation error was never a finite number")
