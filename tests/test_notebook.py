@@ -27,6 +27,12 @@ def test_an_imputation_shows_its_numbers_and_its_longest_gap() -> None:
     assert (drawn.count("svg"), drawn.count("polygon"), drawn.count("script")) == (1, 2, 0)
 
 
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_series_of_few_steps_has_a_picture(length: int) -> None:
+    frame = pd.DataFrame({"a": [1.0] * length, "b": [2.0] * (length - 1) + [np.nan]})
+    assert "<svg" in filled(frame)._repr_html_()
+
+
 @pytest.mark.parametrize("width", [0.0, 1.0, 1e305])
 def test_the_picture_has_a_place_for_values_of_any_size(width: float) -> None:
     for name in values_of_any_size():

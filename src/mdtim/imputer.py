@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from sklearn import get_config
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -71,12 +72,14 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
     num_draws : int, optional
         Stochastic tokenizations to average, instead of the preset's.
     stack : bool
-        Move filled values towards linear interpolation where held-out cells say that it helps.
+        Move filled values towards linear interpolation, or the season on it, where held-out cells
+        say that it helps.
     calibrate : bool
         Correct the distributions so that intervals cover what they promise on validation cells.
     validation_share : float
-        Share of the rows held out for early stopping, calibration and the score; at least 40 %
-        where nothing is trained, as nothing is lost by it.
+        Share of the rows held out for early stopping, calibration and the score; more where they
+        would be less than eight windows and these are less than a quarter of the rows, and at
+        least 40 % where nothing is trained, as nothing is lost by it.
     checkpoint : path, optional
         Folder for checkpoints of `fit`; an existing one is resumed.
     checkpoint_every : int
@@ -365,13 +368,19 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         """
         check_is_fitted(self, "model_")
         table = self.read_table(X, reset=False)
-        if not np.isnan(table.panel.values).any():
-            return table.restore(table.panel.values)
         filled = table.panel.values.copy()
-        on_windows = filling_progress(self.progress)
-        cells = self.model_.fill(table.panel, keep_distribution=False, on_windows=on_windows)
-        filled[cells.rows, cells.variates] = cells.filled
-        return table.restore(filled)
+        if np.isnan(filled).any():
+            on_windows = filling_progress(self.progress)
+            cells = self.model_.fill(table.panel, keep_distribution=False, on_windows=on_windows)
+            filled[cells.rows, cells.variates] = cells.filled
+        return self._as_asked(table.restore(filled))
+
+    def _as_asked(self, filled: Any) -> Any:
+        """A polars frame as pandas, if `set_output` wants it: scikit-learn would lose its types."""
+        config = getattr(self, "_sklearn_output_config", {})
+        wanted = config.get("transform", get_config()["transform_output"])
+        is_polars = type(filled).__module__.partition(".")[0] == "polars"
+        return filled.to_pandas() if is_polars and wanted == "pandas" else filled
 
     def impute(self, X: Any) -> Imputation:
         """Fill the missing cells and keep their distributions."""
