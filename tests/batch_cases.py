@@ -62,8 +62,10 @@ def make_case(folder: Path, **changes: object) -> Case:
         warnings.simplefilter("ignore")
         imputer.fit(frame)
     model = imputer.model_
-    stack = Stack(((0.5, 0.3, 0.4),) * 4)  # interpolation must matter, else its seams do not show
-    imputer.model_ = replace(model, corrections=replace(model.corrections, stack=stack))
+    # Interpolation and season must matter, else their seams do not show.
+    stack = Stack((((0.5, 0.2), (0.3, 0.3), (0.2, 0.2), (0.4, 0.3), (0.4, 0.4)),) * 4)
+    corrections = replace(model.corrections, stack=stack, season=WINDOW // 3)
+    imputer.model_ = replace(model, corrections=corrections)
     imputer.save(folder)
     result = imputer.impute(frame)
     extra = {f"q{level:g}": result.panel_quantile(level) for level in LEVELS}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ TIERS = [
             "table",
             "files",
             "dates",
+            "zones",
             "digits",
             "text_tables",
             "labels",
@@ -37,15 +39,15 @@ TIERS = [
         *("triton_compiler", "cuda_compiler", "triton_inverse"),
         *("cuda_attention", "triton_attention", "kernels"),
         *("triton_rows", "row_passes", "dropout", "cuda_mlp", "mlp"),
-        *("fused_block", "fused_stack", "fused_norm"),
+        *("fused_block", "fused_stack", "fused_norm", "fused_embedding", "embedding"),
         *("triton_cells", "fused_readout", "readout"),
         *("runtime", "distribution", "calibration", "stacking", "stillness"),
         *("dynamics", "guesses", "tokenizer", "excess", "masks", "layers", "network", "diffusion"),
-        "wanted",
+        *("wanted", "season"),
     },
     {
         *("series", "relations", "checkpoint", "distributed", "inference", "sampling"),
-        *("interruption", "lessons", "muon", "optimization", "replays", "training"),
+        *("interruption", "lessons", "outages", "muon", "optimization", "replays", "training"),
     },
     {
         *("fitting", "doubts", "progress", "model", "imputation", "parameters", "imputer"),
@@ -58,7 +60,7 @@ TIERS = [
     {
         *("baselines.protocol", "baselines.settings", "baselines.references"),
         *("baselines.noise", "baselines.diffusion", "baselines.encoder", "baselines.csdi"),
-        *("baselines.cuda_layers", "baselines.fused_noise"),
+        *("baselines.cuda_layers", "baselines.fused_noise", "baselines.training_clock"),
         *("baselines.regression", "baselines.pypots", "baselines.registry", "pypots"),
         *("baselines.fgti", "baselines.fgti.filters", "baselines.fgti.filling"),
         *("baselines.fgti.network", "baselines.fgti.imputer"),
@@ -107,6 +109,16 @@ def test_imports_point_to_lower_tiers(path: Path) -> None:
         if (name, other) in LAZY or other == name:
             continue
         assert (tier_of(other) or 0) <= level, f"{name} must not import {other}"
+
+
+def test_the_page_tells_the_same_tiers() -> None:
+    page = (ROOT.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for level, names in enumerate(TIERS):
+        (line,) = (one for one in page.splitlines() if one.startswith(f"| {level} "))
+        told = set(re.findall(r"`([^`]+)`", line.split("|")[2]))
+        if "baselines.*" in told:
+            told, names = told - {"baselines.*", "simple", "kalman"}, {"pypots"}
+        assert told == names, f"tier {level}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

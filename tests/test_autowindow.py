@@ -58,6 +58,14 @@ def test_long_gaps_ask_for_a_longer_window() -> None:
     assert choose_window(panel(values)) <= LARGEST
 
 
+def test_one_outage_among_many_single_gaps_asks_for_a_longer_window() -> None:
+    values = season(24, noise=0.05)
+    values[5::50] = np.nan
+    values[200:260] = np.nan
+    assert choose_window(panel(values)) == 184
+    assert choose_window(panel(values), long=True) == 240
+
+
 def test_no_window_is_longer_than_the_longest_series() -> None:
     values = np.random.default_rng(0).normal(size=(60, 2))
     assert choose_window(panel(values, [0, 20, 60])) == 40

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdtim.calibration import Calibration, LevelMap, Levels, Places
+from mdtim.calibration import NUM_GAPS, Calibration, LevelMap, Levels, Places
 from mdtim.distribution import (
     BinDistribution,
     GaussianDistribution,
@@ -315,7 +315,7 @@ def test_windows_whose_gaps_come_in_clumps_are_calibrated_apart(clumped: int) ->
     if clumped < 200:  # too few to be judged by themselves: with all of the same gap
         of_gap = gap == 1
         alike = Calibration.fit(said.take(of_gap), truth[of_gap], places(4_500), 0.0, 1)
-        assert calibration.by_place[4] == alike.by_place[0]
+        assert calibration.by_place[NUM_GAPS] == alike.by_place[0]
     else:
         assert float(inside[clumping > 1].double().mean()) == pytest.approx(0.9, abs=0.015)
 

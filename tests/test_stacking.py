@@ -8,20 +8,29 @@ import torch
 
 from mdtim.calibration import Places
 from mdtim.distribution import BinDistribution
-from mdtim.stacking import Stack, StackCells
+from mdtim.lessons import _of_tensors, _one_after_the_other
+from mdtim.stacking import NETWORK, NUM_GROUPS, Stack, StackCells
 
 
 def cells(
-    truth: torch.Tensor, network_error: torch.Tensor, linear_error: torch.Tensor, nearest: float
+    truth: torch.Tensor,
+    network_error: torch.Tensor,
+    linear_error: torch.Tensor,
+    nearest: float,
+    seasonal_error: torch.Tensor | None = None,
 ) -> StackCells:
-    """Two variates in turn; both sides off by the given errors."""
+    """Two variates in turn, 100 cells of a window; all sides off by the given errors."""
     probs = torch.zeros((len(truth), 3), dtype=torch.float64)
     probs[:, 1] = 1
     one = torch.ones_like(truth)
     said = BinDistribution(probs, truth + network_error - one, one)
-    variate = torch.arange(len(truth)) % 2
+    variate, window = torch.arange(len(truth)) % 2, torch.arange(len(truth)) // 100
     at = Places(0.3 * one, one, nearest * one, variate)
-    return StackCells(said, said.mean(), truth + linear_error, nearest * one, at)
+    seasonal = truth + (linear_error if seasonal_error is None else seasonal_error)
+    return StackCells(said, said.mean(), truth + linear_error, seasonal, nearest * one, at, window)
+
+
+ALONE = (NETWORK,) * NUM_GROUPS
 
 
 def noise(seed: int, size: float, count: int = 2_000) -> torch.Tensor:
@@ -34,14 +43,15 @@ def test_a_better_network_is_left_alone() -> None:
     truth = noise(0, 1)
     made = cells(truth, noise(1, 0.1), noise(2, 2.0), nearest=1)
     stack = Stack.fit(made, truth, 2)
-    assert all(row[0] >= 0.9 for row in stack.weights)
+    assert all(sum(row[0]) <= 0.1 for row in stack.weights)
 
 
 def test_a_better_interpolation_is_believed() -> None:
     truth = noise(0, 1)
     made = cells(truth, noise(1, 2.0), noise(2, 0.05), nearest=1)
     stack = Stack.fit(made, truth, 2)
-    assert all(row[0] <= 0.1 for row in stack.weights)
+    assert all(sum(row[0]) >= 0.9 for row in stack.weights)
+    assert not stack.is_seasonal
 
 
 @pytest.mark.parametrize("sizes", [(1.0, 1.0), (0.5, 1.0), (1.0, 0.3)])
@@ -63,29 +73,51 @@ def test_each_variate_and_distance_is_judged_by_itself() -> None:
     even = torch.arange(len(truth)) % 2 == 0
     made = cells(truth, torch.where(even, 3 * errors, 0.0), torch.where(even, 0.0, 3 * errors), 1)
     stack = Stack.fit(made, truth, 2)
-    assert stack.weights[0][0] == 0.0
-    assert stack.weights[1][0] == 1.0
-    assert stack.weights[0][1:] == (1.0, 1.0)  # no such cells: the network
+    assert stack.weights[0][0] == (1.0, 0.0)
+    assert stack.weights[1][0] == NETWORK
+    # No such cells: what holds nearer by.
+    assert set(stack.weights[0][1:]) == {(1.0, 0.0)}
+
+
+def test_cells_far_from_all_that_is_visible_are_judged_by_themselves() -> None:
+    truth = noise(0, 1)
+    near = cells(truth, noise(1, 0.1), noise(2, 1.0), nearest=1)
+    far = cells(truth, noise(1, 1.0), noise(2, 0.1), nearest=48)
+    made = _of_tensors(_one_after_the_other, near, far)
+    stack = Stack.fit(made, truth.repeat(2), 2)
+    for row in stack.weights:
+        assert sum(row[0]) <= 0.1
+        assert sum(row[-1]) >= 0.9
+
+
+def test_the_season_is_believed_where_it_is_better_than_both() -> None:
+    truth = noise(0, 1)
+    made = cells(truth, noise(1, 1.0), noise(2, 1.0), 30, noise(3, 0.05))
+    stack = Stack.fit(made, truth, 2)
+    assert stack.is_seasonal
+    assert all(row[-1][1] >= 0.9 for row in stack.weights)
+    moved = stack.apply(made)
+    assert float((moved.mean() - truth).abs().mean()) < 0.1
 
 
 def test_where_nothing_is_visible_there_is_nothing_to_interpolate() -> None:
     truth = noise(0, 1)
     made = cells(truth, noise(1, 2.0), noise(2, 0.05), nearest=float("inf"))
-    stack = Stack(((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)))
+    stack = Stack((((1.0, 0.0),) * NUM_GROUPS,) * 2)
     assert torch.equal(stack.apply(made).low, made.distribution.low)
-    assert Stack.fit(made, truth, 2).weights == ((1.0,) * 3, (1.0,) * 3)
+    assert Stack.fit(made, truth, 2).weights == (ALONE, ALONE)
 
 
 def test_a_stack_survives_json() -> None:
-    stack = Stack(((0.1, 0.5, 1.0), (1.0, 1.0, 0.0)))
+    stack = Stack((((0.1, 0.0), (0.5, 0.5)), ((1.0, 0.0), NETWORK)))
     assert Stack.from_dict(json.loads(json.dumps(asdict(stack)))) == stack
     assert Stack.from_dict(None) is None
 
 
 def test_one_gap_that_errs_together_does_not_speak_for_the_table() -> None:
     truth, linear_error = noise(0, 1), noise(2, 0.5)
-    gap = (torch.arange(len(truth)) // 200) == 3
-    network_error = torch.where(gap, 3.0, noise(1, 0.3))
+    gap = torch.arange(len(truth)) // 100 == 3
+    network_error = torch.where(gap, 5.0, noise(1, 0.3))
     made = cells(truth, network_error, linear_error, nearest=1)
     assert float(made.filled.sub(truth).abs().mean()) > float(linear_error.abs().mean())
-    assert Stack.fit(made, truth, 2).weights == ((1.0,) * 3, (1.0,) * 3)
+    assert Stack.fit(made, truth, 2).weights == (ALONE, ALONE)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from mdtim.distribution import BinDistribution
 
-GAPS = (1.5, 3.5, 1e9)
-"""Edges between groups of cells, in steps of the gap they lie in: 1, 2 to 3, more; last those with
-nothing visible on one side, or on both."""
+GAPS = (1.5, 3.5, 24.5, 1e9)
+"""Edges between groups of cells, in steps of the gap they lie in: 1, 2 to 3, up to 24, more; last
+those with nothing visible on one side, or on both."""
 NUM_GAPS = len(GAPS) + 1
 CLUMPED = 1.2
 """Of a window whose gaps are longer than that, in units of :attr:`Places.clumping`, cells are

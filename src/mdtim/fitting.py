@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mdtim.baselines.simple import linear
+from mdtim.autowindow import season_length
+from mdtim.baselines.simple import interpolate
 from mdtim.calibration import Calibration
 from mdtim.config import ModelConfig
 from mdtim.inference import Predictor
@@ -18,6 +19,7 @@ from mdtim.lessons import TrainingData, held_out_cells
 from mdtim.masks import MaskMix
 from mdtim.missingness import joint_share, points_and_runs
 from mdtim.network import FactorizedDiT
+from mdtim.outages import hide_outages
 from mdtim.panel import BoolArray, IntArray, Panel, gap_lengths
 from mdtim.readout import label_blur
 from mdtim.relations import read_relations
@@ -25,7 +27,7 @@ from mdtim.runtime import own_random_state
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.stacking import Stack
 from mdtim.training import Progress, Trainer
-from mdtim.windows import WindowIndex, covering_windows, hold_out
+from mdtim.windows import WindowIndex, covering_windows, every_window, hold_out
 
 VALIDATION_RATE = 0.2
 """Share of the observed validation cells that are hidden to be predicted."""
@@ -34,6 +36,9 @@ MAX_VALIDATION_CELLS = 150_000
 """Enough to tell better from worse; more would only cost time."""
 SHARE_WITHOUT_TRAINING, MAX_CELLS_WITHOUT_TRAINING = 0.4, 50_000
 """Where nothing is trained, nothing is lost by holding out more, and it is looked at but once."""
+HELD_WINDOWS, MOST_HELD = 8, 0.25
+"""Fewer windows than so many tell too little of how sure a network can be: they are held out where
+that is no more than a quarter of the table."""
 SMALL_TABLE = 12_500
 """Observed cells below which even that is too little to calibrate by: then some of all windows."""
 
@@ -44,6 +49,8 @@ class Corrections:
 
     stack: Stack | None = None
     calibration: Calibration | None = None
+    season: int | None = None
+    """Steps after which the table repeats itself, for the stack; None if it does not."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,9 @@ def fit_network(
         share = SHARE_WITHOUT_TRAINING if observed.sum() > SMALL_TABLE else 1.0
         validation_share = max(validation_share, share)
         max_cells = MAX_CELLS_WITHOUT_TRAINING
+    num_blocks = int((panel.lengths // window).sum())
+    if MOST_HELD * num_blocks >= HELD_WINDOWS:
+        validation_share = max(validation_share, HELD_WINDOWS / num_blocks)
     observed_N = np.asarray(observed.any(axis=1))
     training, validation = hold_out(observed_N, panel.offsets, window, validation_share, generator)
     limit = max_cells // (window * len(panel.variates))
@@ -130,7 +140,7 @@ def fit_network(
     # What interpolation would say, the hidden cells not known; only the stack looks at it.
     shown = np.where(hidden_NV, np.nan, standardized.astype(np.float64))
     shares_rows = _overlaps(training, validation)
-    line = linear(shown, panel.offsets)
+    line = interpolate(shown, panel.offsets)
     series = DeviceSeries.put(standardized, device, line)
     held = DeviceWindows.put(validation, device)
     hidden = DeviceSeries.put(hidden_NV.astype(np.float32), device)
@@ -171,7 +181,15 @@ def fit_network(
         )
         progress = trainer.progress
     network.eval()
-    corrections, scores = _correct(Predictor(network, config, seed), data, stack, calibrate)
+    season = season_length(panel) if stack else None
+    outages = None
+    if stack and not config.training.max_steps:
+        anywhere = every_window(panel.offsets, window)
+        outages = _outages(data, standardized, panel.offsets, anywhere, lengths, joint, generator)
+    elif stack and not shares_rows:  # else training has seen all there is
+        outages = _outages(data, standardized, panel.offsets, validation, lengths, joint, generator)
+    predictor = Predictor(network, config, seed, season=season)
+    corrections, scores = _correct(predictor, data, outages, stack, calibrate)
     if config.network.relates:
         # The score is known now: what was held out may tell of the relations too.
         network.learn_relations(read_relations(series, covering, prior))
@@ -194,8 +212,33 @@ def new_network(config: ModelConfig, num_variates: int, seed: int) -> Factorized
         return FactorizedDiT(config.network, config.tokenizer, num_variates)
 
 
+def _outages(
+    data: TrainingData,
+    standardized: NDArray[np.float32],
+    offsets: IntArray,
+    windows: WindowIndex,
+    lengths: IntArray,
+    joint: float,
+    generator: np.random.Generator,
+) -> TrainingData | None:
+    """The same for windows with a long gap in each; None if the table has no long gaps."""
+    found = hide_outages(standardized, offsets, windows, lengths, joint, generator)
+    if found is None:
+        return None
+    return replace(
+        data,
+        series=DeviceSeries.put(found.values_NV, data.device, found.line_NV),
+        validation=DeviceWindows.put(found.windows, data.device),
+        hidden_WTV=torch.from_numpy(found.hidden_WTV).to(data.device),
+    )
+
+
 def _correct(
-    predictor: Predictor, data: TrainingData, stack: bool, calibrate: bool
+    predictor: Predictor,
+    data: TrainingData,
+    outages: TrainingData | None,
+    stack: bool,
+    calibrate: bool,
 ) -> tuple[Corrections, dict[str, float | None]]:
     """Fit the corrections to the held-out cells, and score what they lead to on those cells."""
     cells = held_out_cells(predictor, data)
@@ -203,8 +246,12 @@ def _correct(
         unknown = ("validation_mae", "linear_mae", "validation_crps", "coverage90")
         return Corrections(), dict.fromkeys(unknown)
     num_variates = data.series.values_NV.shape[1]
-    fitted_stack = Stack.fit(cells.said, cells.truth, num_variates) if stack else None
-    stacked = cells.said.distribution if fitted_stack is None else fitted_stack.apply(cells.said)
+    fitted_stack, stacked = None, cells.said.distribution
+    if stack:
+        far = None if outages is None else held_out_cells(predictor, outages)
+        told = cells if far is None else cells.join(far)
+        fitted_stack = Stack.fit(told.said, told.truth, num_variates)
+        stacked = fitted_stack.apply(cells.said)
     calibration, final = None, stacked
     if calibrate:
         blur = label_blur(predictor.config.diffusion)
@@ -212,7 +259,7 @@ def _correct(
         calibration = Calibration.fit(stacked, cells.truth, at, blur, num_variates)
         final = calibration.apply(stacked, at)
     level = final.cdf(cells.truth)
-    return Corrections(fitted_stack, calibration), {
+    return Corrections(fitted_stack, calibration, predictor.season), {
         "validation_mae": float((predictor.filled(stacked) - cells.truth).abs().mean()),
         "linear_mae": float((cells.said.linear - cells.truth).abs().mean()),
         "validation_crps": float(final.crps(cells.truth).mean()),

@@ -22,6 +22,7 @@ from mdtim.network import FactorizedDiT, Tokens
 from mdtim.panel import BoolArray, FloatArray, IntArray
 from mdtim.readout import cell_probs
 from mdtim.runtime import HostCopies, free_memory, keyed_uniform, precision
+from mdtim.season import SEASONS, above_the_line
 from mdtim.series import DeviceSeries, WindowBatch, whole_batch
 from mdtim.stacking import Stack, StackCells
 from mdtim.stillness import correction, movement
@@ -47,9 +48,12 @@ class Predictor:
     seed : int
         Key of the draws; the same cell is drawn alike in any batch and on any device.
     stack : Stack, optional
-        Moves the distributions, and with them the filled values, towards linear interpolation.
+        Moves the distributions, and with them the filled values, towards linear interpolation or
+        the season on it.
     calibration : Calibration, optional
         Corrects the distributions; the filled values are read off before it.
+    season : int, optional
+        Steps after which the table repeats itself, where the stack is to know.
     max_windows : int, optional
         Draws of few windows are put into one batch, up to this many windows.
     """
@@ -62,12 +66,14 @@ class Predictor:
         *,
         stack: Stack | None = None,
         calibration: Calibration | None = None,
+        season: int | None = None,
         max_windows: int | None = None,
     ) -> None:
         self.network = network
         self.config = config
         self.stack = stack
         self.calibration = calibration
+        self.season = season
         self.max_windows = max_windows
         self.tokenizer = Tokenizer(config.tokenizer)
         self.seed = seed
@@ -159,9 +165,15 @@ class Predictor:
         x_BTV = torch.where(visible_BTV, scale.normalize(batch.values_BTV), 0.0)
         neighbours = Neighbours.find(visible_BTV, x_BTV.dtype)
         linear = neighbours.line(x_BTV).double() * scale.half_B1V + scale.center_B1V
-        if batch.linear_BTV is not None:
-            linear = batch.linear_BTV.double()  # sees beyond the window's edges
         nearest = torch.where(scale.empty_B1V, torch.inf, neighbours.nearest_BTV)
+        if batch.linear_BTV is not None:  # sees beyond the window's edges
+            unknown = batch.linear_BTV.isnan()
+            linear = torch.where(unknown, 0.0, batch.linear_BTV.double())
+            nearest = torch.where(unknown, torch.inf, neighbours.nearest_BTV)
+        seasonal = linear
+        if self._asks_for_season(x_BTV.shape[1]):
+            assert self.season is not None
+            seasonal = linear + above_the_line(x_BTV, neighbours, self.season) * scale.half_B1V
         window, _, variate = wanted_BTV.nonzero(as_tuple=True)
         excess = Excess.find(batch.values_BTV, neighbours).take(wanted_BTV)
         if excess.is_somewhere():
@@ -176,7 +188,20 @@ class Predictor:
             neighbours.gap_BTV[wanted_BTV],
             variate,
         )
-        return StackCells(distribution, filled + shift, line, nearest[wanted_BTV], at)
+        return StackCells(
+            distribution,
+            filled + shift,
+            line,
+            seasonal[wanted_BTV],
+            nearest[wanted_BTV],
+            at,
+            batch.rows_BT[window, 0],
+        )
+
+    def _asks_for_season(self, length: int) -> bool:
+        if self.season is None or length < SEASONS * self.season:
+            return False
+        return self.stack is None or self.stack.is_seasonal
 
     def filled(self, distribution: BinDistribution) -> Tensor:
         """(C,) float64, what is filled in for cells of these distributions."""
@@ -331,9 +356,11 @@ def fill_cells(
         said = predictor.cells(batch, batch.observed_BTV, wanted)
         cells = predictor.stacked(said)
         filled = predictor.filled(cells)
+        # Windows that see little of a gap, or one side of it, say so by their spread.
+        sure = cells.std().square().clamp_min(1e-12).reciprocal()
+        weight = weight_T[wanted.nonzero(as_tuple=True)[1]] * sure
         if keep_distribution:
             cells = predictor.calibrated(cells, said.at)
-        weight = weight_T[wanted.nonzero(as_tuple=True)[1]]
         waiting = waiting.join(
             _Parts(batch.cells()[wanted], weight, filled, cells.probs, cells.low, cells.step)
         )

@@ -145,6 +145,11 @@ class ValidationCells:
     said: StackCells
     """What network and interpolation say about them."""
 
+    def join(self, other: ValidationCells) -> ValidationCells:
+        """Both sets of cells, one behind the other."""
+        joined: ValidationCells = _of_tensors(_one_after_the_other, self, other)
+        return joined
+
 
 def validation_cells(predictor: Predictor, data: TrainingData) -> Iterator[ValidationCells]:
     """Predict the hidden cells of the validation windows, batch by batch."""

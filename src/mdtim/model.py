@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from mdtim import doubts
-from mdtim.baselines.simple import linear, linear_between
+from mdtim.baselines.simple import interpolate, linear_between
 from mdtim.calibration import Calibration
 from mdtim.checkpoint import load_weights
 from mdtim.config import ModelConfig
@@ -117,10 +117,13 @@ class FittedModel:
         return DeviceSeries.put(standardized, device, line, panel.row_keys()), columns
 
     def _line(self, panel: Panel, standardized: FloatArray, columns: IntArray) -> FloatArray:
-        """(N, V) interpolation along the whole series, of which the panel may be a part."""
+        """(N, V) interpolation along the whole series, of which the panel may be a part.
+
+        NaN where a series knows nothing of a variate.
+        """
         around = panel.surroundings
         if around is None:
-            return linear(standardized, panel.offsets)
+            return interpolate(standardized, panel.offsets)
 
         def scaled(values: FloatArray) -> FloatArray:
             return self.standardizer.forward(values)[:, columns].astype(np.float64)
@@ -193,6 +196,7 @@ class FittedModel:
             corrections=Corrections(
                 Stack.from_dict(document["corrections"]["stack"]),
                 Calibration.from_dict(document["corrections"]["calibration"]),
+                document["corrections"]["season"],
             ),
             report=FitReport(**document["report"]),
             seed=int(document["seed"]),

@@ -36,7 +36,8 @@ class DeviceSeries:
     observed_NV: Tensor
     """bool."""
     linear_NV: Tensor | None = None
-    """float32, every cell interpolated along its whole series, where that is wanted."""
+    """float32, every cell interpolated along its whole series, where that is wanted; NaN where the
+    series knows nothing of a variate."""
     keys_N: Tensor | None = None
     """int64, what the random numbers of a row hang on; None: its number in the panel."""
 
@@ -115,7 +116,7 @@ class WindowBatch:
     keys_BT: Tensor
     """int64, what the random numbers of each step hang on."""
     linear_BTV: Tensor | None = None
-    """float32, interpolation along the whole series, if the series bring it."""
+    """float32, interpolation along the whole series, if the series bring it; NaN as there."""
     repeated: int = 0
     """Windows at the end that only repeat the one before them."""
 

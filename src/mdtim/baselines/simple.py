@@ -67,7 +67,7 @@ Anchors = tuple[IntArray, FloatArray]
 def linear_between(
     values: FloatArray, offsets: IntArray, before: Anchors, after: Anchors
 ) -> FloatArray:
-    """Interpolate series that were cut out of longer ones, towards what lies beyond the cuts.
+    """As :func:`interpolate`, of series cut out of longer ones, towards what lies beyond the cuts.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def linear_between(
     >>> linear_between(cut, offsets, before, after).ravel().tolist()
     [1.0, 2.0, 2.0]
     """
-    filled = linear(values, offsets)
+    filled = interpolate(values, offsets)
     for series, variate in np.argwhere(~np.isnan(before[1]) | ~np.isnan(after[1])):
         start, end = offsets[series], offsets[series + 1]
         part = values[start:end, variate]

@@ -73,7 +73,7 @@ def table(
 
 @app.command()
 def file(
-    case: Annotated[str, typer.Argument(help="random, blocks or weather.")],
+    case: Annotated[str, typer.Argument(help="random, blocks, outages or weather.")],
     preset: Annotated[str, typer.Option(help="zero-mini or zero-base.")] = "zero-mini",
     adapt: Annotated[bool, typer.Option("--fit", help="Train further on the file.")] = False,
     minutes: Annotated[float, typer.Option(help="Time limit of that training.")] = 4.0,

@@ -21,9 +21,10 @@ from mdtim.panel import BoolArray, Panel
 from mdtim.runtime import resolve_device
 from mdtim.weather import WEATHER_COLUMNS, nyc_weather
 
-CASES = ("random", "blocks", "weather")
+CASES = ("random", "blocks", "outages", "weather")
 """ETTh1 with 30 % of its cells hidden one by one; the same in blocks of 24 to 96 hours of one
-variate; New York's weather with its own gaps and a further 10 % hidden in runs like them."""
+variate; twelve outages of 3 to 14 days of all variates, beside 3 % one by one; New York's weather
+with its own gaps and a further 10 % hidden in runs like them."""
 SHARE = 0.3
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 
@@ -67,6 +68,16 @@ def hidden_blocks(shape: tuple[int, int], generator: np.random.Generator) -> Boo
     return hidden
 
 
+def hidden_outages(shape: tuple[int, int], generator: np.random.Generator) -> BoolArray:
+    """Hide twelve stretches of 72 to 336 steps of all variates, and 3 % of the cells besides."""
+    hidden = generator.random(shape) < 0.03
+    for _ in range(12):
+        length = int(generator.integers(72, 337))
+        start = int(generator.integers(0, shape[0] - length))
+        hidden[start : start + length] = True
+    return hidden
+
+
 def read_case(case: str, imputer: MDTIMImputer) -> tuple[Panel, BoolArray]:
     """The whole panel of a case, and what is hidden of it."""
     if case not in CASES:
@@ -79,6 +90,8 @@ def read_case(case: str, imputer: MDTIMImputer) -> tuple[Panel, BoolArray]:
     generator = np.random.default_rng(0)
     if case == "random":
         return panel, generator.random(panel.values.shape) < SHARE
+    if case == "outages":
+        return panel, hidden_outages(panel.values.shape, generator)
     return panel, hidden_blocks(panel.values.shape, generator)
 
 

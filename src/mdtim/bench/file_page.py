@@ -65,6 +65,7 @@ def render_files(path: Path) -> str:
 FILES = {
     "random": "ETTh1, 30 % of its cells hidden at random",
     "blocks": "ETTh1, 30 % hidden in blocks of 24 to 96 hours",
+    "outages": "ETTh1, nothing known for twelve stretches of 3 to 14 days",
     "weather": "New York's weather, 10 % hidden in runs like its own gaps",
 }
 
