@@ -43,7 +43,7 @@ TIERS = [
         *("triton_cells", "fused_readout", "readout"),
         *("runtime", "distribution", "calibration", "stacking", "stillness"),
         *("dynamics", "guesses", "tokenizer", "excess", "masks", "layers", "network", "diffusion"),
-        *("wanted", "season"),
+        *("wanted", "season", "rowwise", "sides", "corrections"),
     },
     {
         *("series", "relations", "checkpoint", "distributed", "inference", "sampling"),

@@ -26,7 +26,7 @@ def windows(length: int = 64) -> WindowIndex:
 
 
 @pytest.mark.parametrize("joint", [0.0, 1.0])
-def test_every_window_has_one_run_of_known_cells_and_its_line_does_not_know_them(
+def test_every_window_has_one_gap_of_known_cells_and_its_line_does_not_know_them(
     joint: float,
 ) -> None:
     values = table()
@@ -37,13 +37,18 @@ def test_every_window_has_one_run_of_known_cells_and_its_line_does_not_know_them
     assert (np.diff(found.windows.starts) == length).all()
     poisoned = found.values_NV.astype(np.float64)
     poisoned[found.hidden_WTV.reshape(poisoned.shape)] = np.nan
+    num_dead = 0
     for number, hidden in enumerate(found.hidden_WTV):
         rows = slice(number * length, (number + 1) * length)
         assert hidden.any()
         assert not np.isnan(found.values_NV[rows][hidden]).any()
+        columns = hidden.any(axis=0)
+        if np.isnan(poisoned[rows][:, columns]).all():
+            num_dead += 1  # a window that shows nothing of them
+            continue
         steps = np.flatnonzero(hidden.any(axis=1))
         assert steps[-1] - steps[0] < 20
-        assert hidden.any(axis=0).all() or not joint
+        assert columns.all() or not joint
         inside = int(found.windows.ends[number] - found.windows.starts[number])
         assert steps[0] > 0
         assert steps[-1] < inside - 1
@@ -52,13 +57,41 @@ def test_every_window_has_one_run_of_known_cells_and_its_line_does_not_know_them
         both = hidden & (np.cumsum(~np.isnan(poisoned[rows]), axis=0) > 0)
         both &= np.cumsum(~np.isnan(poisoned[rows])[::-1], axis=0)[::-1] > 0
         np.testing.assert_allclose(found.line_NV[rows][both], own[both], atol=1e-6)
+    assert 0.1 < num_dead / len(found.hidden_WTV) < 0.45
 
 
-def test_a_table_without_long_gaps_has_none() -> None:
+def test_a_table_without_long_gaps_has_columns_that_its_windows_do_not_show() -> None:
     generator = np.random.default_rng(0)
-    assert hide_outages(table(), OFFSETS, windows(), np.array([1, 8]), 0.0, generator) is None
+    found = hide_outages(table(), OFFSETS, windows(), np.array([1, 8]), 0.0, generator)
+    assert found is not None
+    values = np.where(found.hidden_WTV, np.nan, found.values_NV.reshape(found.hidden_WTV.shape))
+    hides = found.hidden_WTV.any(axis=1)
+    assert np.isnan(values).all(axis=1)[hides].all()
     nothing = windows().take([])
     assert hide_outages(table(), OFFSETS, nothing, GAPS, 0.0, generator) is None
+
+
+def test_a_gap_may_reach_beyond_its_window() -> None:
+    found = hide_outages(
+        table(), OFFSETS, windows(), np.array([100]), 1.0, np.random.default_rng(2)
+    )
+    assert found is not None
+    shows_one_end = found.hidden_WTV.any(axis=(1, 2)) & (
+        found.hidden_WTV[:, 0].any(axis=1) != found.hidden_WTV[:, -1].any(axis=1)
+    )
+    assert shows_one_end.any()
+
+
+def test_columns_that_are_hardly_known_have_windows_that_show_as_little_of_others() -> None:
+    values = table()
+    scarce = np.random.default_rng(3).random(len(values)) > 0.04
+    values[scarce, 2] = np.nan
+    found = hide_outages(values, OFFSETS, windows(), GAPS, 0.0, np.random.default_rng(4))
+    assert found is not None
+    known = ~np.isnan(found.values_NV.reshape(found.hidden_WTV.shape))
+    shown = (known & ~found.hidden_WTV).mean(axis=1)[:, :2]
+    hides = found.hidden_WTV.any(axis=1)[:, :2]
+    assert (hides & (shown > 0) & (shown < 0.15)).any()
 
 
 def test_wide_tables_have_fewer_and_series_shorter_than_a_window_their_own_length() -> None:

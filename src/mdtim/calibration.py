@@ -15,9 +15,11 @@ from torch import Tensor
 
 from mdtim.distribution import BinDistribution
 
-GAPS = (1.5, 3.5, 24.5, 1e9)
-"""Edges between groups of cells, in steps of the gap they lie in: 1, 2 to 3, up to 24, more; last
-those with nothing visible on one side, or on both."""
+OPEN = 1e10
+"""Steps of a gap of which a window shows one end."""
+GAPS = (1.5, 3.5, 24.5, OPEN / 2, 2 * OPEN)
+"""Edges between groups of cells, in steps of the gap they lie in: 1, 2 to 3, up to 24, more; then
+those with nothing visible on one side, and those with nothing on both."""
 NUM_GAPS = len(GAPS) + 1
 CLUMPED = 1.2
 """Of a window whose gaps are longer than that, in units of :attr:`Places.clumping`, cells are
@@ -33,7 +35,8 @@ class Places:
     clumping: Tensor
     """(C,) mean length of that window's gaps, over what it would be if chance had masked it."""
     gap: Tensor
-    """(C,) steps between the visible cells on both sides; infinite where one side has none."""
+    """(C,) steps between the visible cells on both sides; :data:`OPEN` where one side has none,
+    infinite where both have none."""
     variate: Tensor
     """(C,) int64."""
 

@@ -14,6 +14,7 @@ from mdtim.autowindow import season_length
 from mdtim.baselines.simple import interpolate
 from mdtim.calibration import Calibration
 from mdtim.config import ModelConfig
+from mdtim.corrections import Corrections
 from mdtim.inference import Predictor
 from mdtim.lessons import TrainingData, held_out_cells
 from mdtim.masks import MaskMix
@@ -23,6 +24,7 @@ from mdtim.outages import hide_outages
 from mdtim.panel import BoolArray, IntArray, Panel, gap_lengths
 from mdtim.readout import label_blur
 from mdtim.relations import read_relations
+from mdtim.rowwise import RowModel
 from mdtim.runtime import own_random_state
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.stacking import Stack
@@ -41,16 +43,6 @@ HELD_WINDOWS, MOST_HELD = 8, 0.25
 that is no more than a quarter of the table."""
 SMALL_TABLE = 12_500
 """Observed cells below which even that is too little to calibrate by: then some of all windows."""
-
-
-@dataclass(frozen=True)
-class Corrections:
-    """What held-out cells say about a trained network; None where nothing was to be corrected."""
-
-    stack: Stack | None = None
-    calibration: Calibration | None = None
-    season: int | None = None
-    """Steps after which the table repeats itself, for the stack; None if it does not."""
 
 
 @dataclass(frozen=True)
@@ -181,18 +173,22 @@ def fit_network(
         )
         progress = trainer.progress
     network.eval()
-    season = season_length(panel) if stack else None
-    outages = None
+    season, rows, outages = None, None, None
+    if stack:
+        season, rows = season_length(panel), RowModel.fit(shown, panel.offsets)
     if stack and not config.training.max_steps:
         anywhere = every_window(panel.offsets, window)
         outages = _outages(data, standardized, panel.offsets, anywhere, lengths, joint, generator)
     elif stack and not shares_rows:  # else training has seen all there is
         outages = _outages(data, standardized, panel.offsets, validation, lengths, joint, generator)
-    predictor = Predictor(network, config, seed, season=season)
+    predictor = Predictor(network, config, seed, season=season, rows=rows)
     corrections, scores = _correct(predictor, data, outages, stack, calibrate)
+    # The score is known now: what was held out may tell of the relations and the rows too.
     if config.network.relates:
-        # The score is known now: what was held out may tell of the relations too.
         network.learn_relations(read_relations(series, covering, prior))
+    if corrections.rows is not None:
+        whole = RowModel.fit(standardized.astype(np.float64), panel.offsets)
+        corrections = replace(corrections, rows=whole)
     report = FitReport(
         reason=ended,
         steps=progress.step,
@@ -259,9 +255,11 @@ def _correct(
         calibration = Calibration.fit(stacked, cells.truth, at, blur, num_variates)
         final = calibration.apply(stacked, at)
     level = final.cdf(cells.truth)
-    return Corrections(fitted_stack, calibration, predictor.season), {
+    has_rows = fitted_stack is not None and fitted_stack.is_rowwise
+    rows = predictor.rows if has_rows else None
+    return Corrections(fitted_stack, calibration, predictor.season, rows), {
         "validation_mae": float((predictor.filled(stacked) - cells.truth).abs().mean()),
-        "linear_mae": float((cells.said.linear - cells.truth).abs().mean()),
+        "linear_mae": float((cells.said.sides.linear.nan_to_num(0.0) - cells.truth).abs().mean()),
         "validation_crps": float(final.crps(cells.truth).mean()),
         "coverage90": float(((level >= 0.05) & (level <= 0.95)).double().mean()),
     }

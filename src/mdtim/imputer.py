@@ -18,7 +18,8 @@ from mdtim import doubts
 from mdtim.autowindow import choose_window, longest_window
 from mdtim.checkpoint import load_folder, save_folder
 from mdtim.config import ModelConfig, preset
-from mdtim.fitting import Corrections, FitReport, fit_network
+from mdtim.corrections import Corrections
+from mdtim.fitting import FitReport, fit_network
 from mdtim.imputation import Imputation
 from mdtim.model import FittedModel
 from mdtim.panel import Panel
@@ -414,8 +415,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             "clock_column": self._clock_column,
             **self.model_.to_document(),
         }
-        network = self.model_.network
-        save_folder(Path(folder), document, {} if network is None else network.state_dict())
+        save_folder(Path(folder), document, self.model_.tensors())
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, device: str = "auto") -> Self:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mdtim.calibration import Calibration, Places
+from mdtim.calibration import OPEN, Calibration, Places
 from mdtim.config import ModelConfig
 from mdtim.diffusion import reverse_step, tokenize
 from mdtim.distribution import BinDistribution, mix
@@ -21,9 +21,10 @@ from mdtim.guesses import Neighbours
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.panel import BoolArray, FloatArray, IntArray
 from mdtim.readout import cell_probs
+from mdtim.rowwise import RowModel
 from mdtim.runtime import HostCopies, free_memory, keyed_uniform, precision
-from mdtim.season import SEASONS, above_the_line
 from mdtim.series import DeviceSeries, WindowBatch, whole_batch
+from mdtim.sides import Sides
 from mdtim.stacking import Stack, StackCells
 from mdtim.stillness import correction, movement
 from mdtim.tokenizer import Tokenizer, WindowScale
@@ -48,12 +49,13 @@ class Predictor:
     seed : int
         Key of the draws; the same cell is drawn alike in any batch and on any device.
     stack : Stack, optional
-        Moves the distributions, and with them the filled values, towards linear interpolation or
-        the season on it.
+        Moves the distributions, and with them the filled values, towards what needs no network.
     calibration : Calibration, optional
         Corrects the distributions; the filled values are read off before it.
     season : int, optional
         Steps after which the table repeats itself, where the stack is to know.
+    rows : RowModel, optional
+        The law of the table's rows, where the stack is to know.
     max_windows : int, optional
         Draws of few windows are put into one batch, up to this many windows.
     """
@@ -67,6 +69,7 @@ class Predictor:
         stack: Stack | None = None,
         calibration: Calibration | None = None,
         season: int | None = None,
+        rows: RowModel | None = None,
         max_windows: int | None = None,
     ) -> None:
         self.network = network
@@ -74,6 +77,7 @@ class Predictor:
         self.stack = stack
         self.calibration = calibration
         self.season = season
+        self.rows = rows
         self.max_windows = max_windows
         self.tokenizer = Tokenizer(config.tokenizer)
         self.seed = seed
@@ -162,46 +166,36 @@ class Predictor:
         probs_CK = probs[wanted_BTV] if wanted is None else probs.squeeze(2)[wanted.own_BN]
         low_BTV, step_BTV = self._grid(scale, wanted_BTV.shape)
         distribution = BinDistribution(probs_CK, low_BTV[wanted_BTV], step_BTV[wanted_BTV])
-        x_BTV = torch.where(visible_BTV, scale.normalize(batch.values_BTV), 0.0)
-        neighbours = Neighbours.find(visible_BTV, x_BTV.dtype)
-        linear = neighbours.line(x_BTV).double() * scale.half_B1V + scale.center_B1V
-        nearest = torch.where(scale.empty_B1V, torch.inf, neighbours.nearest_BTV)
-        if batch.linear_BTV is not None:  # sees beyond the window's edges
-            unknown = batch.linear_BTV.isnan()
-            linear = torch.where(unknown, 0.0, batch.linear_BTV.double())
-            nearest = torch.where(unknown, torch.inf, neighbours.nearest_BTV)
-        seasonal = linear
-        if self._asks_for_season(x_BTV.shape[1]):
-            assert self.season is not None
-            seasonal = linear + above_the_line(x_BTV, neighbours, self.season) * scale.half_B1V
+        neighbours = Neighbours.find(visible_BTV, batch.values_BTV.dtype)
+        season, rows = self._asked()
+        sides = Sides.find(
+            batch.values_BTV, neighbours, wanted_BTV, scale, batch.linear_BTV, season, rows
+        )
         window, _, variate = wanted_BTV.nonzero(as_tuple=True)
         excess = Excess.find(batch.values_BTV, neighbours).take(wanted_BTV)
         if excess.is_somewhere():
             distribution = excess.added_to(distribution)
-        filled, line = self.filled(distribution), linear[wanted_BTV]
+        filled = self.filled(distribution)
         moves = movement(batch.values_BTV, visible_BTV)[wanted_BTV]
+        line = torch.where(sides.linear.isnan(), filled, sides.linear)
         shift = correction(filled, line, moves, self.config.tokenizer.min_range / 2)
         distribution = replace(distribution, low=distribution.low + shift)
+        gap = neighbours.gap_BTV[wanted_BTV]
         at = Places(
             masked_share(visible_BTV)[window],
             clumping(visible_BTV, batch.inside_BT)[window],
-            neighbours.gap_BTV[wanted_BTV],
+            torch.where(sides.nearest.isinf(), torch.inf, gap.clamp_max(OPEN)),
             variate,
         )
-        return StackCells(
-            distribution,
-            filled + shift,
-            line,
-            seasonal[wanted_BTV],
-            nearest[wanted_BTV],
-            at,
-            batch.rows_BT[window, 0],
-        )
+        return StackCells(distribution, filled + shift, sides, at, batch.rows_BT[window, 0])
 
-    def _asks_for_season(self, length: int) -> bool:
-        if self.season is None or length < SEASONS * self.season:
-            return False
-        return self.stack is None or self.stack.is_seasonal
+    def _asked(self) -> tuple[int | None, RowModel | None]:
+        """Season and rows, where they have a say or have to be judged."""
+        stack = self.stack
+        is_seasonal, is_rowwise = (
+            (True, True) if stack is None else (stack.is_seasonal, stack.is_rowwise)
+        )
+        return self.season if is_seasonal else None, self.rows if is_rowwise else None
 
     def filled(self, distribution: BinDistribution) -> Tensor:
         """(C,) float64, what is filled in for cells of these distributions."""

@@ -14,18 +14,17 @@ import torch
 
 from mdtim import doubts
 from mdtim.baselines.simple import interpolate, linear_between
-from mdtim.calibration import Calibration
 from mdtim.checkpoint import load_weights
 from mdtim.config import ModelConfig
+from mdtim.corrections import Corrections, without_corrections
 from mdtim.distribution import BinDistribution
-from mdtim.fitting import Corrections, FitReport
+from mdtim.fitting import FitReport
 from mdtim.inference import Cells, OnWindows, Predictor, fill_cells, inference_batch
 from mdtim.network import FactorizedDiT
 from mdtim.panel import FloatArray, IntArray, Panel
 from mdtim.sampling import sample_series
 from mdtim.scaling import Standardizer
 from mdtim.series import DeviceSeries
-from mdtim.stacking import Stack
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,11 +155,16 @@ class FittedModel:
             "window": self.window,
             "variates": list(self.variates),
             "standardizer": {name: value.tolist() for name, value in vars(scaler).items()},
-            "corrections": asdict(self.corrections),
+            "corrections": self.corrections.to_dict(),
             "report": asdict(self.report),
             "seed": self.seed,
             "step_seconds": self.step_seconds,
         }
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Weights of the network and what the corrections know."""
+        own = {} if self.network is None else self.network.state_dict()
+        return {**own, **self.corrections.tensors()}
 
     @classmethod
     def from_document(
@@ -185,7 +189,8 @@ class FittedModel:
         if standardizer.varies.any():
             count = int(standardizer.varies.sum())
             network = FactorizedDiT.to_be_loaded(config.network, config.tokenizer, count)
-            network.load_state_dict(load_weights(network.state_dict(), tensors, folder))
+            own = without_corrections(tensors)
+            network.load_state_dict(load_weights(network.state_dict(), own, folder))
             network = network.to(device).eval()
         return cls(
             config=config,
@@ -193,11 +198,7 @@ class FittedModel:
             variates=tuple(document["variates"]),
             standardizer=standardizer,
             network=network,
-            corrections=Corrections(
-                Stack.from_dict(document["corrections"]["stack"]),
-                Calibration.from_dict(document["corrections"]["calibration"]),
-                document["corrections"]["season"],
-            ),
+            corrections=Corrections.from_dict(document["corrections"], tensors),
             report=FitReport(**document["report"]),
             seed=int(document["seed"]),
             step_seconds=document.get("step_seconds"),

@@ -1,4 +1,4 @@
-"""Long gaps for held-out windows: what the network says of them, and what needs no model.
+"""Long gaps for held-out windows: what the network says of them, and what needs no network.
 
 Ordinary held-out cells lie in gaps as frequent as the table's own, so an outage or two tell next to
 nothing of cells far from all that is visible. Here every window has one.
@@ -15,19 +15,24 @@ from numpy.typing import NDArray
 
 from mdtim.baselines.simple import interpolate
 from mdtim.panel import BoolArray, FloatArray, IntArray
+from mdtim.rowwise import FAR
+from mdtim.sides import SCARCE
 from mdtim.windows import WindowIndex
 
-LONG = 8
+LONG = FAR
 """Steps of a gap from which on it is one of these."""
-MIN_WINDOWS, MAX_WINDOWS, MAX_CELLS = 8, 48, 40_000
+MIN_WINDOWS, MAX_WINDOWS, MAX_CELLS = 8, 64, 40_000
+DEAD = 0.25
+"""Share of the windows that show nothing of some columns, whatever gaps the table has; and of
+those that show a few cells of some, if the table has such columns."""
 _MARGIN = 1 / 8
-"""Of a window that stays visible on both sides."""
+"""Of a window that stays visible on both sides of a gap that fits into it."""
 _TOGETHER = 1 / 3
 """Share of the columns that a gap takes which does not take all."""
 _TRIES = 8
 """Windows that are looked at for each: half of the run must be known."""
 _AROUND = 4
-"""Windows on either side in which a line finds its ends."""
+"""Windows on either side of a gap in which a line finds its ends."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +60,13 @@ def hide_outages(
     Parameters
     ----------
     windows : to choose from
-    lengths : (G,) of the table's gaps
+    lengths : (G,) of the table's gaps; those of a window are taken from the long ones, and some
+        windows show nothing at all of some columns
     joint : share of the missing cells that lie in rows where every variate is missing
     """
-    lengths = lengths[lengths > LONG]
-    if not len(lengths) or not len(windows):
+    if not len(windows):
         return None
+    kinds = _Kinds(lengths[lengths > LONG], joint, _scarce_share(standardized_NV))
     length, num_variates = windows.length, standardized_NV.shape[1]
     count = int(np.clip(MAX_CELLS // (length * num_variates), MIN_WINDOWS, MAX_WINDOWS))
     values, lines, hidden, sizes = [], [], [], []
@@ -68,17 +74,17 @@ def hide_outages(
     for one in generator.permutation(len(windows))[: _TRIES * count]:
         start, end = int(windows.starts[one]), int(windows.ends[one])
         stop = min(start + length, end)
-        # As a missing cell would meet them: longer ones more often.
-        run = int(generator.choice(lengths, p=lengths / lengths.sum()))
-        wanted = _run((stop - start, num_variates), run, joint, generator)
+        gap = kinds.draw(start, stop, num_variates, generator)
+        begin = max(int(offsets[offsets <= start].max()), min(start, gap.first) - _AROUND * length)
+        until = min(max(stop, gap.last) + _AROUND * length, end)
+        wanted = gap.cells(begin, until, generator)
+        own = slice(start - begin, stop - begin)
         part = standardized_NV[start:stop]
-        known = wanted & ~np.isnan(part)
-        if not known.any() or 2 * known.sum() < wanted.sum():
+        known = wanted[own] & ~np.isnan(part)
+        if not known.any() or 2 * known.sum() < wanted[own].sum():
             continue
-        first = max(int(offsets[offsets <= start].max()), start - _AROUND * length)
-        around = standardized_NV[first : min(stop + _AROUND * length, end)].astype(np.float64)
-        own = slice(start - first, stop - first)
-        around[own][wanted] = np.nan
+        around = standardized_NV[begin:until].astype(np.float64)
+        around[wanted] = np.nan
         line = interpolate(around, np.array([0, len(around)]))[own]
         past = ((0, length - len(part)), (0, 0))
         values.append(np.pad(part, past, constant_values=np.nan))
@@ -98,20 +104,64 @@ def hide_outages(
     )
 
 
-def _run(
-    shape: tuple[int, ...], run: int, joint: float, generator: np.random.Generator
-) -> BoolArray:
-    """(T, V) a run of some columns or all, with a margin on both sides."""
-    inside, num_variates = shape
-    margin = min(max(int(_MARGIN * inside), 1), inside // 2)
-    run = min(run, inside - 2 * margin)
-    first = int(generator.integers(margin, inside - margin - run + 1))
-    step_T = np.arange(inside)
-    share = 1.0 if generator.random() < joint else _TOGETHER
-    # One of them at least.
-    columns = np.logical_or(
-        generator.random(num_variates) < share,
-        np.arange(num_variates) == generator.integers(num_variates),
-    )
-    chosen: BoolArray = ((step_T >= first) & (step_T < first + run))[:, None] & columns
-    return chosen
+def _scarce_share(values_NV: NDArray[np.float32]) -> float | None:
+    """Share of the rows that know the scarcest variate; None if none is scarce."""
+    shares = (~np.isnan(values_NV)).mean(axis=0)
+    least = float(shares.min())
+    return least if least < SCARCE else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Gap:
+    """What is hidden: some columns, from a row to another, but for a few cells."""
+
+    first: int
+    last: int
+    """The row behind it."""
+    columns: BoolArray
+    """(V,)"""
+    shown: float = 0.0
+    """Share of the cells inside that stay visible."""
+
+    def cells(self, begin: int, until: int, generator: np.random.Generator) -> BoolArray:
+        """(rows, V) which cells of some rows are hidden."""
+        rows = np.arange(begin, until)
+        inside = (rows >= self.first) & (rows < self.last)
+        chosen: BoolArray = inside[:, None] & self.columns
+        if self.shown:
+            chosen &= generator.random(chosen.shape) >= self.shown
+        return chosen
+
+
+@dataclass(frozen=True, eq=False)
+class _Kinds:
+    """What gaps are hidden, and how often."""
+
+    lengths: IntArray
+    """(G,) of the table's long gaps."""
+    joint: float
+    scarce: float | None
+
+    def draw(
+        self, start: int, stop: int, num_variates: int, generator: np.random.Generator
+    ) -> _Gap:
+        """One for a window of these rows."""
+        inside = stop - start
+        columns = generator.random(num_variates) < _TOGETHER
+        columns[generator.integers(num_variates)] = True  # one of them at least
+        kind = generator.random()
+        if kind < DEAD or (not len(self.lengths) and self.scarce is None):
+            return _Gap(start - inside // 2, stop + inside // 2, columns)
+        if self.scarce is not None and (kind < 2 * DEAD or not len(self.lengths)):
+            return _Gap(start, stop, columns, self.scarce)
+        if generator.random() < self.joint:
+            columns[:] = True
+        # As a missing cell would meet them: longer ones more often.
+        run = int(generator.choice(self.lengths, p=self.lengths / self.lengths.sum()))
+        margin = min(max(int(_MARGIN * inside), 1), inside // 2)
+        if run <= inside - 2 * margin:
+            first = start + int(generator.integers(margin, inside - margin - run + 1))
+        else:
+            # It reaches beyond the window, on one side at least.
+            first = start + int(generator.integers(inside // 2 - run, inside // 2 + 1))
+        return _Gap(first, first + run, columns)

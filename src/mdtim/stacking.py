@@ -1,14 +1,16 @@
-"""How far to trust the network against what needs no model, column by column.
+"""How far to trust the network against what needs no network, column by column.
 
 A network can be behind interpolation where that is nearly perfect: a single missing cell of a
 smooth column, or a long gap of a column that only rises. In a long gap of all columns it can be
-behind the season, too. Held-out cells say where, and the filled value is moved towards the line,
-or the line with the season on it, by as much as lowers their error. A network that is better
-everywhere is left alone, and so is one that may be behind by chance.
+behind the season, and where a window shows nothing of a column it is behind what the whole table
+says of its rows. Held-out cells say where, and the filled value is moved towards the others by as
+much as lowers their error. A network that is better everywhere is left alone, and so is one that
+may be behind by chance.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +19,13 @@ from torch import Tensor
 
 from mdtim.calibration import Places
 from mdtim.distribution import BinDistribution
+from mdtim.sides import SCARCE, Sides
 
 REACH = (1.5, 3.5, 8.5, 24.5)
 """Edges between groups of cells, in steps to the nearest visible cell: 1, 2 to 3, and so on."""
-NUM_GROUPS = len(REACH) + 1
+NUM_GROUPS = len(REACH) + 3
+"""Then those far from the few cells that a window shows of their variate, and those of which it
+shows nothing: of these two only the rows know much."""
 MIN_CELLS = 40
 """A weight is fitted to at least this many held-out cells."""
 MAX_CELLS = 10_000
@@ -31,40 +36,49 @@ DOUBT = 2.0
 """Standard errors by which the others must help before they are let in."""
 _TENTHS = 10
 
-Weights = tuple[float, float]
-"""Of the line, and of the line with the season on it; the rest is the network's."""
-NETWORK: Weights = (0.0, 0.0)
+Weights = tuple[float, float, float]
+"""Of the line, the line with the season on it, and the rows; the rest is the network's."""
+NETWORK: Weights = (0.0, 0.0, 0.0)
+ROWS: Weights = (0.0, 0.0, 1.0)
 
 
-def reach_group(nearest: Tensor) -> Tensor:
-    """(...,) which of the groups cells belong to, by steps to the nearest visible cell."""
-    return torch.bucketize(nearest, torch.tensor(REACH, dtype=nearest.dtype, device=nearest.device))
+def group_of(sides: Sides) -> Tensor:
+    """(C,) the group of each cell."""
+    reach = torch.bucketize(sides.nearest, sides.nearest.new_tensor(REACH))
+    is_scarce = (sides.shown < SCARCE) & (sides.nearest > REACH[1])
+    reach = torch.where(is_scarce, NUM_GROUPS - 2, reach)
+    return torch.where(sides.nearest.isinf(), NUM_GROUPS - 1, reach)
 
 
 @dataclass(frozen=True, eq=False)
 class StackCells:
-    """C cells with what all sides say about them, in standardized units."""
+    """C cells with what all say about them, in standardized units."""
 
     distribution: BinDistribution
     """(C,) the network's."""
     filled: Tensor
     """(C,) float64, what the network alone would fill in."""
-    linear: Tensor
-    """(C,) float64, linear interpolation, along the whole series where it is known."""
-    seasonal: Tensor
-    """(C,) float64, that with the window's season on it; the same where no season is known."""
-    nearest: Tensor
-    """(C,) steps to the nearest visible cell of the variate, at most those of the window; infinite
-    where there is none to interpolate."""
+    sides: Sides
+    """What the others would."""
     at: Places
     """Where they lie."""
     window: Tensor
     """(C,) int64, the first row of the window that each was predicted in."""
 
+    def shifts(self) -> Tensor:
+        """(C, 3) from what the network fills in to what the others would; 0 where they are silent.
+
+        Where a series knows nothing of a variate there is no line, and the rows stand in for it.
+        """
+        others = (self.sides.linear, self.sides.seasonal, self.sides.rowwise)
+        others_C3 = torch.stack(others, dim=-1)
+        others_C3 = torch.where(others_C3.isnan(), self.sides.rowwise[:, None], others_C3)
+        return (others_C3 - self.filled[:, None]).nan_to_num(0.0)
+
 
 @dataclass(frozen=True)
 class Stack:
-    """Weights of what needs no model, for each variate and group of cells."""
+    """Weights of what needs no network, for each variate and group of cells."""
 
     weights: tuple[tuple[Weights, ...], ...]
     """(V, G)"""
@@ -73,76 +87,107 @@ class Stack:
     def fit(cls, cells: StackCells, truth: Tensor, num_variates: int) -> Stack:
         """Choose the weights with the least absolute error over (C,) held-out cells.
 
-        Too few cells of a variate are judged with all variates of their group; too few of those
-        are taken for what lies nearer.
+        All variates of a group are judged together first, then each by itself: what holds for all
+        holds for one, but where its own cells leave no doubt that something else is better. Groups
+        of too few cells are taken for what lies nearer, those of which a window shows little or
+        nothing for what the rows say.
         """
-        group = reach_group(cells.nearest)
-        bridged = torch.isfinite(cells.nearest)
-        weights = []
-        for variate in range(num_variates):
-            row: list[Weights] = []
-            for reach in range(NUM_GROUPS):
-                anywhere = bridged & (group == reach)
-                here = anywhere & (cells.at.variate == variate)
-                for chosen in (here, anywhere):
-                    if int(chosen.sum()) >= MIN_CELLS:
-                        row.append(_best(cells, truth, chosen.nonzero().squeeze(1)))
-                        break
-                else:
-                    row.append(row[-1] if row else NETWORK)
-            weights.append(tuple(row))
-        return cls(tuple(weights))
+        group = group_of(cells.sides)
+        judge = _Judge(cells.shifts(), truth - cells.filled, cells.at.variate, cells.window)
+        rows: list[list[Weights]] = [[] for _ in range(num_variates)]
+        for reach in range(NUM_GROUPS):
+            here = group == reach
+            common = judge.better(here, ROWS if reach >= NUM_GROUPS - 2 else None)
+            for variate, row in enumerate(rows):
+                usual = common or (row[-1] if row else NETWORK)
+                row.append(judge.better(here & (cells.at.variate == variate), usual) or usual)
+        return cls(tuple(map(tuple, rows)))
 
     @property
     def is_seasonal(self) -> bool:
         """Whether the season has a say anywhere."""
-        return any(season > 0 for row in self.weights for _, season in row)
+        return any(season > 0 for _, season, _ in self._all())
+
+    @property
+    def is_rowwise(self) -> bool:
+        """Whether the rows have a say anywhere."""
+        return any(rows > 0 for _, _, rows in self._all())
+
+    def _all(self) -> Iterator[Weights]:
+        for row in self.weights:
+            yield from row
 
     def apply(self, cells: StackCells) -> BinDistribution:
-        """Move each distribution towards the values that need no model."""
-        table = torch.tensor(self.weights, dtype=torch.float64, device=cells.linear.device)
-        weight_C2 = table[cells.at.variate, reach_group(cells.nearest)]
-        line, season = weight_C2.unbind(-1)
-        shift = line * (cells.linear - cells.filled) + season * (cells.seasonal - cells.filled)
-        shift = torch.where(torch.isfinite(cells.nearest), shift, 0.0)
-        said = cells.distribution
-        return BinDistribution(said.probs, said.low + shift, said.step)
+        """Move each distribution towards the others, and make it as wide as the rows say."""
+        table = torch.tensor(self.weights, dtype=torch.float64, device=cells.filled.device)
+        weight_C3 = table[cells.at.variate, group_of(cells.sides)]
+        shift = (weight_C3 * cells.shifts()).sum(-1)
+        said, spread = cells.distribution, cells.sides.spread
+        ratio = (spread / said.std().clamp_min(1e-9)).nan_to_num(1.0).clamp(*_WIDER)
+        wider = torch.lerp(torch.ones_like(ratio), ratio, weight_C3[:, -1])
+        low = cells.filled + shift - wider * (cells.filled - said.low)
+        return BinDistribution(said.probs, low, said.step * wider)
 
     @classmethod
     def from_dict(cls, tree: dict[str, Any] | None) -> Stack | None:
         """Rebuild from `dataclasses.asdict`; None stays None."""
         if tree is None:
             return None
-        return cls(tuple(tuple((line, season) for line, season in row) for row in tree["weights"]))
+        return cls(tuple(tuple((a, b, c) for a, b, c in row) for row in tree["weights"]))
 
 
-def _candidates(with_season: bool) -> list[Weights]:
+_WIDER = (0.02, 50.0)
+"""Least and most that a distribution is stretched by."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Judge:
+    """Finds the weights of the least error over C held-out cells."""
+
+    shifts_C3: Tensor
+    missed: Tensor
+    """(C,) from what the network fills in to the truth."""
+    variate: Tensor
+    window: Tensor
+
+    def better(self, chosen: Tensor, usual: Weights | None) -> Weights | None:
+        """For some of the cells; the usual weights if it may be chance that others are better.
+
+        Without usual ones, None if there are too few cells to tell, else those of the network.
+        """
+        cells = chosen.nonzero().squeeze(1)
+        if len(cells) < MIN_CELLS:
+            return usual
+        cells = cells[:: -(-len(cells) // MAX_CELLS)]
+        shifts_C3, missed = self.shifts_C3[cells], self.missed[cells]
+        line, season, rows = shifts_C3.unbind(-1)
+        candidates = [
+            usual or NETWORK,
+            *_candidates(
+                with_season=not torch.equal(line, season), with_rows=not torch.equal(line, rows)
+            ),
+        ]
+        error_NC = (missed - shifts_C3.new_tensor(candidates) @ shifts_C3.mT).abs()
+        best = int(error_NC.mean(1).argmin())
+        gain = error_NC[0] - error_NC[best]
+        # What a window shows of one variate may err together.
+        together = self.window[cells] * (1 + int(self.variate.max())) + self.variate[cells]
+        return candidates[best if _is_certain(gain, together) else 0]
+
+
+def _candidates(*, with_season: bool, with_rows: bool) -> list[Weights]:
     """All weights in tenths that leave the network none or some."""
     return [
-        (line / _TENTHS, season / _TENTHS)
-        for season in range((_TENTHS if with_season else 0) + 1)
-        for line in range(_TENTHS - season + 1)
+        (line / _TENTHS, season / _TENTHS, rows / _TENTHS)
+        for rows in range((_TENTHS if with_rows else 0) + 1)
+        for season in range((_TENTHS - rows if with_season else 0) + 1)
+        for line in range(_TENTHS - season - rows + 1)
     ]
 
 
-def _best(cells: StackCells, truth: Tensor, chosen: Tensor) -> Weights:
-    """The weights of the least error over cells given by their numbers, if that is no chance."""
-    chosen = chosen[:: -(-len(chosen) // MAX_CELLS)]
-    filled, linear, seasonal = (
-        part[chosen, None] for part in (cells.filled, cells.linear, cells.seasonal)
-    )
-    candidates = _candidates(with_season=not torch.equal(linear, seasonal))
-    line_N, season_N = torch.tensor(candidates, dtype=torch.float64, device=truth.device).unbind(1)
-    mixed_CN = filled + line_N * (linear - filled) + season_N * (seasonal - filled)
-    error_CN = (mixed_CN - truth[chosen, None]).abs()
-    best = int(error_CN.mean(0).argmin())
-    gain = error_CN[:, 0] - error_CN[:, best]
-    return candidates[best] if _is_certain(gain, cells.window[chosen]) else NETWORK
-
-
-def _is_certain(gain: Tensor, window: Tensor) -> bool:
-    """Whether (C,) gains are more than chance, where the cells of a window may err together."""
-    _, member = torch.unique(window, return_inverse=True)
+def _is_certain(gain: Tensor, together: Tensor) -> bool:
+    """Whether (C,) gains are more than chance, where cells of one number may err together."""
+    _, member = torch.unique(together, return_inverse=True)
     num_windows = int(member.max()) + 1
     if num_windows < MIN_WINDOWS:
         return False
