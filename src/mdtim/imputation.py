@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from mdtim.evaluation import Evaluation
 
-JointSampler = Callable[[int], FloatArray]
-"""sample number → (N, V) values of one joint draw, in data units."""
+Sampler = Callable[[int], FloatArray]
+"""Number of a joint draw → (N, V) its values, in data units."""
 
 _MARGINAL_STREAM = 2**41
 """First stream of random numbers of the marginal samples."""
@@ -42,7 +42,7 @@ class Imputation:
         Their distributions, calibrated.
     """
 
-    def __init__(self, table: Table, cells: Cells, joint_sampler: JointSampler, seed: int) -> None:
+    def __init__(self, table: Table, cells: Cells, joint_sampler: Sampler, seed: int) -> None:
         assert cells.distribution is not None
         self.table = table
         self.cells = cells
@@ -124,7 +124,8 @@ class Imputation:
         count : int
         joint : bool
             False draws every cell by itself from its own distribution. True runs the reverse
-            diffusion, so the cells of a gap fit together (and costs that many network passes).
+            diffusion, so the cells of a gap fit together, and each still keeps to its own
+            distribution (a draw costs as many network passes as the diffusion has steps).
         """
         if count < 1:
             raise ValueError(f"count must be at least 1, got {count}")

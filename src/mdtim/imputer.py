@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +20,7 @@ from mdtim.config import ModelConfig, preset
 from mdtim.corrections import Corrections
 from mdtim.fitting import FitReport, fit_network
 from mdtim.imputation import Imputation
-from mdtim.model import FittedModel
+from mdtim.model import FittedModel, JointSampler
 from mdtim.panel import Panel
 from mdtim.parameters import check_parameters
 from mdtim.pretrained import (
@@ -390,7 +389,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         model, panel = self.model_, table.panel
         on_windows = filling_progress(self.progress)
         cells = model.fill(panel, keep_distribution=True, on_windows=on_windows)
-        return Imputation(table, cells, partial(model.sample, panel), model.seed)
+        return Imputation(table, cells, JointSampler(model, panel, cells), model.seed)
 
     # -- keeping ----------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ No table, no scikit-learn: this is what the estimator, the benchmark and service
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,21 @@ class FittedModel:
             return constant
         doubts.of_another_table(panel, self.standardizer)
         doubts.of_another_step(panel, self.step_seconds)
+        said = self._said(panel, self.corrections, keep_distribution, on_windows)
+        return said.join(constant)
+
+    def _said(
+        self,
+        panel: Panel,
+        corrections: Corrections,
+        keep_distribution: bool,
+        on_windows: OnWindows | None = None,
+    ) -> Cells:
+        """What network and corrections say about the cells of columns that vary."""
         series, columns = self._series(panel)
         batch_size = inference_batch(series, self.window, self.config)
         cells = fill_cells(
-            self._predictor(batch_size),
+            self._predictor(corrections, batch_size),
             series,
             panel.offsets,
             self.window,
@@ -68,11 +80,10 @@ class FittedModel:
             keep_distribution=keep_distribution,
             on_windows=on_windows,
         )
-        scaler = self.standardizer.loosened(panel.values)
-        return _in_data_units(cells, columns, scaler).join(constant)
+        return _in_data_units(cells, columns, self.standardizer.loosened(panel.values))
 
     def sample(self, panel: Panel, number: int) -> FloatArray:
-        """(N, V) the panel with its gaps drawn jointly, draw `number`."""
+        """(N, V) the panel with its gaps drawn jointly by the network alone, draw `number`."""
         filled = panel.values.copy()
         constant = self._constant_cells(panel)
         filled[constant.rows, constant.variates] = constant.filled
@@ -81,7 +92,7 @@ class FittedModel:
         series, columns = self._series(panel)
         batch_size = inference_batch(series, self.window, self.config)
         drawn = sample_series(
-            self._predictor(batch_size),
+            self._predictor(Corrections(), batch_size),
             series,
             panel.offsets,
             self.window,
@@ -94,13 +105,13 @@ class FittedModel:
         filled[:, columns] = np.where(np.isnan(known), drawn, known)
         return filled
 
-    def _predictor(self, max_windows: int | None = None) -> Predictor:
+    def _predictor(self, corrections: Corrections, max_windows: int) -> Predictor:
         assert self.network is not None
         return Predictor(
             self.network,
             self.config,
             self.seed,
-            **vars(self.corrections),
+            **vars(corrections),
             max_windows=max_windows,
         )
 
@@ -203,6 +214,42 @@ class FittedModel:
             seed=int(document["seed"]),
             step_seconds=document.get("step_seconds"),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class JointSampler:
+    """Draws a panel's gaps jointly, so that each cell keeps to its own distribution.
+
+    The network draws the cells of a gap one after the other, each given those before. How likely
+    the network by itself held the value that it drew, from 0 to 1, is then looked up in what is
+    said of the cell in the end, behind all corrections.
+    """
+
+    model: FittedModel
+    panel: Panel
+    cells: Cells
+    """What was said of the panel's missing cells, with their distributions."""
+
+    @cached_property
+    def _alone(self) -> Cells:
+        """What the network says by itself."""
+        return self.model._said(self.panel, Corrections(), keep_distribution=True)
+
+    def __call__(self, number: int) -> FloatArray:
+        """(N, V) the panel with its gaps drawn jointly, draw `number`."""
+        drawn = self.model.sample(self.panel, number)
+        if self.model.network is None or self.model.corrections == Corrections():
+            return drawn
+        alone = self._alone
+        count = len(alone.rows)  # constants stand behind
+        assert alone.distribution is not None
+        assert self.cells.distribution is not None
+        assert np.array_equal(self.cells.rows[:count], alone.rows)
+        at = (alone.rows, alone.variates)
+        level = alone.distribution.cdf(torch.from_numpy(drawn[at])).clamp(1e-6, 1 - 1e-6)
+        said = self.cells.distribution.take(torch.arange(count))
+        drawn[at] = said.quantile(level).numpy()
+        return drawn
 
 
 def _in_data_units(cells: Cells, columns: IntArray, scaler: Standardizer) -> Cells:
