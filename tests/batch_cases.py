@@ -13,7 +13,8 @@ import pandas as pd
 from conftest import tiny_config, waves
 from mdtim.batch import BatchOptions, run_batch
 from mdtim.imputer import MDTIMImputer
-from mdtim.stacking import Stack
+from mdtim.rowwise import RowModel
+from mdtim.stacking import NUM_GROUPS, Stack
 from mdtim.table import TableOptions
 
 LEVELS = (0.1, 0.9)
@@ -62,9 +63,11 @@ def make_case(folder: Path, **changes: object) -> Case:
         warnings.simplefilter("ignore")
         imputer.fit(frame)
     model = imputer.model_
-    # Interpolation and season must matter, else their seams do not show.
-    stack = Stack((((0.5, 0.2), (0.3, 0.3), (0.2, 0.2), (0.4, 0.3), (0.4, 0.4)),) * 4)
-    corrections = replace(model.corrections, stack=stack, season=WINDOW // 3)
+    # Line, season and rows must matter, else their seams do not show.
+    stack = Stack((((0.4, 0.3, 0.2),) * NUM_GROUPS,) * 4)
+    panel = imputer.read_table(frame, reset=False).panel
+    rows = RowModel.fit(model.standardizer.forward(panel.values).astype(float), panel.offsets)
+    corrections = replace(model.corrections, stack=stack, season=WINDOW // 3, rows=rows)
     imputer.model_ = replace(model, corrections=corrections)
     imputer.save(folder)
     result = imputer.impute(frame)

@@ -99,7 +99,8 @@ def test_changing_a_value_that_is_not_there_changes_nothing(seed: int) -> None:
     visible = torch.rand(values.shape, generator=generator) < 0.7
     poisoned = torch.where(visible, values, torch.full_like(values, 1e9))
     keys = torch.arange(48).view(1, 24, 2)
-    predictor = _fitted_once().model_._predictor()
+    model = _fitted_once().model_
+    predictor = model._predictor(model.corrections)
     (one, scale), (two, other) = (
         predictor.probs(given, visible, keys) for given in (values, poisoned)
     )

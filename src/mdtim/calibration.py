@@ -320,6 +320,18 @@ class Calibration:
                 maps[number] = maps[number] if helped[number] else nothing
         return replace(plain, by_variate=tuple(maps))
 
+    @classmethod
+    def of_blur(cls, blur: float, floor: float, num_variates: int) -> Calibration:
+        """Take away a known blur and nothing else.
+
+        Parameters
+        ----------
+        floor : least standard deviation to leave, in bins
+        """
+        nothing = LevelMap.none(cls.KNOTS)
+        levels = Levels(floor, (0.0,), (nothing,))
+        return cls(blur, (levels,) * (2 * NUM_GAPS), (nothing,) * num_variates)
+
     def _variate_maps(self, levels: Tensor, variate: Tensor) -> tuple[LevelMap, ...]:
         """A map for each variate, from the levels of its cells."""
         maps = []

@@ -20,7 +20,7 @@ from mdtim.excess import Excess
 from mdtim.guesses import Neighbours
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.panel import BoolArray, FloatArray, IntArray
-from mdtim.readout import cell_probs
+from mdtim.readout import cell_probs, label_blur
 from mdtim.rowwise import RowModel
 from mdtim.runtime import HostCopies, free_memory, keyed_uniform, precision
 from mdtim.series import DeviceSeries, WindowBatch, whole_batch
@@ -33,6 +33,9 @@ from mdtim.windows import WindowIndex, blend_weights, covering_windows
 
 _JOINT_STREAM = 2**40
 """First stream of random numbers of the joint samples; the draws have the small numbers."""
+
+LEAST_SPREAD = 0.2
+"""Standard deviation, in bins, that a cell drawn jointly has at least."""
 
 OnWindows = Callable[[int, int], None]
 """Called with (windows done, windows in all)."""
@@ -202,7 +205,7 @@ class Predictor:
         return distribution.point(self.config.inference.estimate)
 
     def stacked(self, cells: StackCells) -> BinDistribution:
-        """Move distributions towards linear interpolation as far as the stack says."""
+        """Move distributions towards what needs no network, as far as the stack says."""
         return cells.distribution if self.stack is None else self.stack.apply(cells)
 
     def calibrated(self, distribution: BinDistribution, at: Places) -> BinDistribution:
@@ -222,13 +225,16 @@ class Predictor:
     ) -> Tensor:
         """Run the reverse process: unmask step by step, each draw conditioned on those before.
 
-        Anchors (observed cells) are never changed; their scale holds for the whole process.
+        Anchors (observed cells) are never changed; their scale holds for the whole process. The
+        blur that soft labels teach is taken away before a value is drawn: it would be taken for
+        the series' own noise by all that is drawn after it, and grow with every step.
 
         Returns
         -------
         values_BTV : standardized, drawn where `wanted_BTV`, as given where observed
         """
         num_steps = self.config.inference.reveal_steps
+        blur = label_blur(self.config.diffusion)
         visible, values = observed_BTV, values_BTV
         scale: WindowScale | None = None
         for step in range(num_steps):
@@ -239,7 +245,7 @@ class Predictor:
             tokens, scale = self._tokenize(values, visible, noise, scale)
             distribution = self.distribution(self._network_distribution(tokens), scale)
             revealed, drawn = reverse_step(
-                distribution,
+                distribution.sharpened(blur, LEAST_SPREAD),
                 wanted_BTV & ~visible,
                 time=1 - step / num_steps,
                 next_time=1 - (step + 1) / num_steps,

@@ -15,14 +15,23 @@ import torch
 
 from mdtim import doubts
 from mdtim.baselines.simple import interpolate, linear_between
+from mdtim.calibration import Calibration
 from mdtim.checkpoint import load_weights
 from mdtim.config import ModelConfig
 from mdtim.corrections import Corrections, without_corrections
 from mdtim.distribution import BinDistribution
 from mdtim.fitting import FitReport
-from mdtim.inference import Cells, OnWindows, Predictor, fill_cells, inference_batch
+from mdtim.inference import (
+    LEAST_SPREAD,
+    Cells,
+    OnWindows,
+    Predictor,
+    fill_cells,
+    inference_batch,
+)
 from mdtim.network import FactorizedDiT
 from mdtim.panel import FloatArray, IntArray, Panel
+from mdtim.readout import label_blur
 from mdtim.sampling import sample_series
 from mdtim.scaling import Standardizer
 from mdtim.series import DeviceSeries
@@ -105,7 +114,7 @@ class FittedModel:
         filled[:, columns] = np.where(np.isnan(known), drawn, known)
         return filled
 
-    def _predictor(self, corrections: Corrections, max_windows: int) -> Predictor:
+    def _predictor(self, corrections: Corrections, max_windows: int | None = None) -> Predictor:
         assert self.network is not None
         return Predictor(
             self.network,
@@ -218,11 +227,11 @@ class FittedModel:
 
 @dataclass(frozen=True, eq=False)
 class JointSampler:
-    """Draws a panel's gaps jointly, so that each cell keeps to its own distribution.
+    """Draws a panel's gaps jointly, and each cell from its own distribution.
 
-    The network draws the cells of a gap one after the other, each given those before. How likely
-    the network by itself held the value that it drew, from 0 to 1, is then looked up in what is
-    said of the cell in the end, behind all corrections.
+    The network draws the cells of a gap one after the other, each given those before. Where a drawn
+    value lies in what the network says of its cell at once, from 0 to 1, is then looked up in what
+    is said of the cell in the end, behind all corrections.
     """
 
     model: FittedModel
@@ -232,13 +241,15 @@ class JointSampler:
 
     @cached_property
     def _alone(self) -> Cells:
-        """What the network says by itself."""
-        return self.model._said(self.panel, Corrections(), keep_distribution=True)
+        """What the network says by itself, of all cells at once, as sharp as it draws them."""
+        config, count = self.model.config, int(self.model.standardizer.varies.sum())
+        sharp = Calibration.of_blur(label_blur(config.diffusion), LEAST_SPREAD, count)
+        return self.model._said(self.panel, Corrections(calibration=sharp), keep_distribution=True)
 
     def __call__(self, number: int) -> FloatArray:
         """(N, V) the panel with its gaps drawn jointly, draw `number`."""
         drawn = self.model.sample(self.panel, number)
-        if self.model.network is None or self.model.corrections == Corrections():
+        if self.model.network is None:
             return drawn
         alone = self._alone
         count = len(alone.rows)  # constants stand behind
