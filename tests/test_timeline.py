@@ -180,6 +180,12 @@ def test_a_date_beside_its_hour_is_to_be_joined_with_it():
         Table.read(frame)
 
 
+def test_a_time_called_day_is_no_part_of_itself():
+    frame = pd.DataFrame({"day": np.tile(pd.date_range("2024-01-01", periods=3), 2), "x": 1.0})
+    with pytest.raises(ValueError, match="tells the series apart with id"):
+        Table.read(frame)
+
+
 def test_other_numbers_called_time_are_filled_with_a_warning_unless_named():
     frame = pd.DataFrame({"time": [3, 1, 2, 6], "x": [0.0, 1.0, 2.0, 3.0]})
     with pytest.warns(TableWarning, match="pass time='time' if it tells another"):

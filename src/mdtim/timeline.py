@@ -400,7 +400,7 @@ def _repeated_message(
     parts = [
         name
         for field, name in named
-        if str(name).lower() in _PARTS or (field != time and is_time_of_day(field.of(frame)))
+        if field != time and (str(name).lower() in _PARTS or is_time_of_day(field.of(frame)))
     ]
     candidates = []
     for field, name in named:
