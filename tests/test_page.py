@@ -205,6 +205,85 @@ def test_a_job_that_fails_gives_a_sentence_and_can_be_sent_again(
         expect(browser_page.get_by_role("button", name="Fill", exact=True)).to_be_enabled()
 
 
+def test_a_page_loaded_anew_goes_on_with_its_job(browser_page: Page, tmp_path: Path) -> None:
+    with running(stub_settings(tmp_path)) as client:
+        begin_slow_work(browser_page, client)
+        expect(browser_page.locator("#work-text")).to_contain_text("half way")
+        browser_page.reload()
+        expect(browser_page.locator("#facts")).to_contain_text("slow.csv was sent before")
+        expect(browser_page.locator("#work-text")).to_contain_text("half way; about")
+        assert client.get("/healthz").json()["running"] == 1
+        browser_page.get_by_role("button", name="Cancel").click()
+        expect(browser_page.locator("#facts")).to_have_text("Cancelled; nothing was filled.")
+        wait_until(lambda: client.get("/healthz").json()["running"] == 0)
+        assert "#" not in browser_page.url
+
+
+def test_a_result_is_there_again_until_it_expires(
+    page: Page, page_faults: list[str], place: Place, expected: Path
+) -> None:
+    drop(page, "sensors.csv", csv_of(sensors()))
+    fill(page)
+    page.reload()
+    expect(page.get_by_role("heading", name="Filled")).to_be_visible()
+    assert download(page, "Download CSV") == (expected / "out.csv").read_bytes()
+    job = page.url.partition("#job=")[2]
+    assert place.client.delete(f"/v1/jobs/{job}").status_code == 204
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text("There is no such job; it may have expired")
+    expect(page.locator("#facts")).to_contain_text("example.csv")
+    page_faults.clear()  # the browser notes the refusal on its console
+
+
+def test_a_result_is_saved_under_the_name_of_its_table(page: Page) -> None:
+    drop(page, "Zähler.csv", csv_of(sensors()))
+    fill(page)
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Download Parquet").click()
+    assert waiting.value.suggested_filename == "Zähler_filled.parquet"
+
+
+def test_notes_name_the_fields_that_help_and_those_open(page: Page) -> None:
+    frame = sensors()
+    frame.loc[::4, "flow"] = -999.0
+    drop(page, "sensors.csv", csv_of(frame))
+    notes = page.locator("#table-notes")
+    expect(notes).to_contain_text("enter -999 under “Missing values”")
+    numbers = page.get_by_label("Missing values")
+    expect(numbers).to_be_visible()
+    before = page.locator("#facts").inner_text()
+    numbers.fill("-999, -9999")
+    numbers.press("Tab")
+    expect(notes).to_be_hidden()
+    expect(page.locator("#facts")).not_to_have_text(before)
+    page.get_by_label("Quantiles").fill("0.05; 0.95")
+    fill(page)
+    first = download(page, "Download CSV").decode().splitlines()[0]
+    assert first == ("when,level,flow,note,level_q0.05,flow_q0.05,level_q0.95,flow_q0.95")
+
+
+def test_columns_that_cannot_be_read_are_left_out_with_a_sentence(page: Page) -> None:
+    frame = sensors()
+    frame["count"] = [str(n) if n % 3 else "about 7" for n in range(120)]
+    drop(page, "sensors.csv", csv_of(frame))
+    expect(page.locator("#table-notes")).to_contain_text("or choose other columns to fill")
+    expect(page.get_by_role("checkbox", name="level")).to_be_checked()
+    expect(page.get_by_role("checkbox", name="count")).not_to_be_checked()
+    expect(page.locator("#map .stripe")).to_have_count(2)
+    page.get_by_role("checkbox", name="count").check()
+    expect(page.get_by_role("button", name="Fill", exact=True)).to_be_disabled()
+    page.get_by_role("checkbox", name="count").uncheck()
+    fill(page)
+
+
+def test_a_column_that_stays_missing_says_so(page: Page) -> None:
+    drop(page, "sensors.csv", csv_of(sensors().assign(never="")))
+    fill(page)
+    page.get_by_label("Column", exact=True).select_option("never")
+    expect(page.locator("#chart")).to_contain_text("120 cells of this column stay missing")
+    expect(page.get_by_label("View")).to_be_hidden()
+
+
 def test_a_token_is_asked_for_where_the_service_has_one(
     browser_page: Page, page_faults: list[str], tmp_path: Path
 ) -> None:

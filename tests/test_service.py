@@ -137,13 +137,52 @@ def test_one_call_sends_the_filled_table_with_quantiles(place: Place, expected: 
     assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
 
 
-def test_text_comes_back_in_its_own_style_and_as_utf_8(place: Place, expected: Path) -> None:
+@pytest.mark.parametrize(
+    ("encoding", "charset"), [("cp1252", "windows-1252"), ("utf-8-sig", "utf-8"), ("utf-16",) * 2]
+)
+def test_text_comes_back_in_its_own_style_and_encoding(
+    place: Place, expected: Path, encoding: str, charset: str
+) -> None:
     text = sensors().rename(columns={"flow": "größe"}).to_csv(index=False, sep=";", decimal=",")
-    answer = send(place.client, text.encode("latin-1"), "/v1/impute")
-    assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
-    filled = pd.read_csv(io.BytesIO(answer.content), sep=";", decimal=",")
+    answer = send(place.client, text.encode(encoding), "/v1/impute")
+    assert answer.headers["Content-Type"] == f"text/csv; charset={charset}"
+    filled = pd.read_csv(io.BytesIO(answer.content), sep=";", decimal=",", encoding=encoding)
     told = pd.read_csv(expected / "out.csv").rename(columns={"flow": "größe"})
     pd.testing.assert_frame_equal(filled, told)
+
+
+def test_files_of_a_result_are_called_after_the_one_that_was_sent(place: Place) -> None:
+    sent = place.client.post("/v1/jobs", files={"file": ("Zähler.csv", csv_of(sensors()))})
+    status = ended(place.client, sent.json()["id"])
+    assert (status["name"], status["facts"]["encoding"]) == ("Zähler.csv", "utf-8")
+    names = []
+    for path in ("result?format=parquet", "report"):
+        answer = place.client.get(f"/v1/jobs/{status['id']}/{path}")
+        names.append(answer.headers["Content-Disposition"])
+    assert names == [
+        "attachment; filename*=utf-8''Z%C3%A4hler_filled.parquet",
+        "inline; filename*=utf-8''Z%C3%A4hler_report.html",
+    ]
+    assert "<title>Zähler.csv: filled gaps</title>" in answer.text
+
+
+def test_notes_come_with_the_table_and_with_the_job(place: Place) -> None:
+    frame = sensors().assign(site=["north", "south"] * 60)
+    frame["when"] = frame["when"].to_numpy().repeat(2)[: len(frame)]
+    answer = send(place.client, csv_of(frame), "/v1/impute", id="site", columns=["flow", "level"])
+    assert answer.status_code == 200
+    assert "X-Mdtim-Notes" not in answer.headers
+    frame["count"] = [f"1,{n:03}.5" for n in range(119)] + [None]
+    told = []
+    answer = send(place.client, csv_of(frame), "/v1/impute", id="site")
+    told.append(json.loads(answer.headers["X-Mdtim-Notes"]))
+    answer = send(place.client, csv_of(frame), "/v1/impute", id="site", format="json")
+    told.append(answer.json()["notes"])
+    told.append(
+        ended(place.client, send(place.client, csv_of(frame), id="site").json()["id"])["notes"]
+    )
+    assert told[0] == told[1] == told[2]
+    assert ["count" in note for note in told[0]] == [True]
 
 
 def test_json_goes_in_and_json_comes_out(place: Place, expected: Path) -> None:

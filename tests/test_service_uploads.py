@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +23,16 @@ from mdtim.service.protocol import Failed, Task
 from mdtim.service.results import write_result
 from mdtim.service.schemas import FillChoices, TableChoices
 from mdtim.service.settings import Limits
-from mdtim.service.uploads import _check_text, read_table, read_upload, source_suffix
+from mdtim.service.uploads import (
+    _check_text,
+    read_table,
+    read_upload,
+    result_name,
+    shown_name,
+    source_suffix,
+)
 from mdtim.service.worker import perform
+from report_cases import filled, holes
 
 LIMITS = Limits(rows=1_000, columns=20, cells=5_000, unpacked_bytes=100_000)
 
@@ -262,6 +272,69 @@ def test_a_preview_suggests_the_series_column_a_table_cannot_be_read_without() -
     assert nothing.numeric == ["x"]
 
 
+def test_a_preview_shows_the_chosen_columns_where_not_all_can_be_read() -> None:
+    days = list(pd.date_range("2024-01-01", periods=6).astype(str))
+    frame = pd.DataFrame({"day": days, "a": [1.0, np.nan, 3, 4, 5, 6], "b": list("12x456")})
+    everything = preview(frame, TableChoices(), LIMITS)
+    assert everything.table is None
+    assert everything.problem is not None
+    chosen = preview(frame, TableChoices(columns=["a"]), LIMITS)
+    assert chosen.problem == everything.problem  # of all columns
+    assert chosen.table is not None
+    assert (chosen.numeric, chosen.table.missing) == (["a"], 1)
+    unreadable = preview(frame, TableChoices(columns=["b"]), LIMITS)
+    assert unreadable.table is None
+    assert unreadable.problem is not None
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("a.csv", "a.csv"),
+        ("../../etc/Zähler.csv", "Zähler.csv"),
+        (r"C:\Data\a.csv", "a.csv"),
+        ("a\r\nSet-Cookie: b.csv", "aSet-Cookie: b.csv"),
+        ("x" * 300 + ".csv", "x" * 196 + ".csv"),
+        ("", None),
+    ],
+)
+def test_the_name_of_a_file_is_shown_without_folders_and_controls(
+    said: str, shown: str | None
+) -> None:
+    assert shown_name(said) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix", "called"),
+    [
+        ("sensors.CSV.GZ", ".csv.gz", "sensors_filled.csv"),
+        ("2024.01.tsv", ".tsv", "2024.01_filled.csv"),
+        (".csv", ".csv", "filled.csv"),
+        (None, ".parquet", "filled.csv"),
+    ],
+)
+def test_a_result_is_called_after_its_table(name: str | None, suffix: str, called: str) -> None:
+    assert result_name(name, suffix, "filled.csv") == called
+
+
+@pytest.mark.parametrize("name", [None, "sensors.csv"])
+def test_errors_and_warnings_call_a_file_as_its_sender_does(
+    name: str | None, tmp_path: Path
+) -> None:
+    called = name or "the file"
+    path = tmp_path / "input.csv"
+    path.write_text("a,b\n1,2\n3\n")
+    with pytest.raises(ValueError, match=called) as refused:
+        read_upload(path, LIMITS, name)
+    path.write_text("5,2\n3,4\n5,\n")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        read_upload(path, LIMITS, name)
+    said = [str(refused.value), *(str(warning.message) for warning in caught)]
+    assert len(said) > 1
+    assert not re.search(f"input|plain|{re.escape(str(tmp_path))}", " ".join(said))
+
+
 @given(st.lists(st.one_of(st.just(np.nan), st.floats(-10, 10)), min_size=1), st.integers(1, 9))
 def test_thinning_keeps_extremes_and_every_stretch_with_a_gap(
     values: list[float], stretches: int
@@ -297,3 +370,10 @@ def test_a_chart_shows_the_result_of_the_library_with_its_band(gappy: np.ndarray
     longest = next(p for p in drawn["pictures"] if p["column"] == "b" and "gap" in p["title"])
     assert "gap of 15 steps" in longest["title"] or "gap of 16 steps" in longest["title"]
     assert json.dumps(drawn, allow_nan=False)
+
+
+def test_a_chart_names_columns_of_which_nothing_could_be_filled() -> None:
+    drawn = chart(filled(holes(60, {"never": [(0, 60)], "a": [(10, 3)], "full": []}), left=(0,)))
+    assert drawn["unfilled"] == {"never": 60}
+    assert drawn["columns"] == ["a"]
+    assert {picture["column"] for picture in drawn["pictures"]} == {"a"}

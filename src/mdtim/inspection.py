@@ -48,6 +48,10 @@ def describe_table(table: Table) -> dict[str, Any]:
     }
 
 
+MAX_NAMED_SERIES = 8
+"""Of many series every second or third is named, and so on: names stay evenly apart."""
+
+
 @dataclass(frozen=True)
 class MissingMap:
     """For each column the share missing in each bin of the stacked rows."""
@@ -59,12 +63,13 @@ class MissingMap:
     several_series: bool
 
 
-def missing_map(panel: Panel, order: IntArray, max_bins: int) -> MissingMap:
+def missing_map(panel: Panel, order: IntArray, max_bins: int, num_ticks: int = 6) -> MissingMap:
     """Divide the rows into at most `max_bins` bins and count what is missing in each.
 
     Parameters
     ----------
     order : variates to count, in this order
+    num_ticks : along one series, both ends among them
     """
     missing, labels = ~panel.observed, Labels.of(panel)
     num_rows, several = len(missing), panel.num_series > 1
@@ -73,11 +78,13 @@ def missing_map(panel: Panel, order: IntArray, max_bins: int) -> MissingMap:
     # Rounding must not make a single missing cell vanish.
     shares = (counts / np.diff(edges)[:, None]).clip(0.001 * (counts > 0)).round(3)
     if several:
-        marks = np.unique(np.linspace(0, panel.num_series, 9).astype(np.int64)[:-1])
+        marks = np.arange(0, panel.num_series, -(-panel.num_series // MAX_NAMED_SERIES))
         names = [str(labels.of_series(mark)) for mark in marks.tolist()]
         ticks = zip((panel.offsets[marks] / num_rows).tolist(), names, strict=True)
     else:
-        rows = np.unique(np.linspace(0, num_rows, 6).astype(np.int64).clip(max=num_rows - 1))
+        rows = np.unique(
+            np.linspace(0, num_rows, num_ticks).astype(np.int64).clip(max=num_rows - 1)
+        )
         ticks = zip((rows / num_rows).tolist(), labels.of_rows(rows), strict=True)
     return MissingMap(
         columns=tuple(panel.variates[variate] for variate in order),

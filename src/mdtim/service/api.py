@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
@@ -26,6 +26,7 @@ from mdtim.service.schemas import (
     MODEL_NAME,
     ErrorBody,
     FillChoices,
+    FilledTable,
     Format,
     Health,
     ImputeChoices,
@@ -36,13 +37,18 @@ from mdtim.service.schemas import (
 )
 from mdtim.service.settings import ServiceSettings
 from mdtim.service.store import JobRecord, JobStore
+from mdtim.service.uploads import result_name
+from mdtim.service.wording import WORDING_HEADER, Wording, for_program, notes_header, wording
 
 logger = logging.getLogger("mdtim.service")
 MEDIA_TYPES: dict[str, str] = {
-    "csv": "text/csv; charset=utf-8",
+    "csv": "text/csv",
     "parquet": "application/vnd.apache.parquet",
     "json": "application/json",
 }
+_CHARSETS = {"utf-8-sig": "utf-8", "cp1252": "windows-1252", "latin-1": "iso-8859-1"}
+"""Encodings whose names on the web are others."""
+NOTES_HEADER = "X-Mdtim-Notes"
 _FORMATS: tuple[Format, ...] = ("csv", "parquet", "json")
 _STATUS = {"input": 422, "time": 422, "memory": 413, "crash": 500, "error": 500}
 _WATCH_SECONDS = 1.0
@@ -73,7 +79,23 @@ def _service(request: Request) -> Service:
     return service
 
 
-def _job(service: Here, id: Annotated[str, PathParameter(pattern=JOB_ID)]) -> Job:
+def _words(
+    asked: Annotated[
+        str | None,
+        Header(
+            alias=WORDING_HEADER,
+            description="page: messages speak of the page's fields in place of parameters.",
+        ),
+    ] = None,
+) -> Wording:
+    return wording(asked)
+
+
+# An id of another form is one that no job has: it is documented, not checked.
+JobId = Annotated[str, PathParameter(json_schema_extra={"pattern": JOB_ID})]
+
+
+def _job(service: Here, id: JobId) -> Job:
     job = service.queue.get(id)
     if job is None:
         raise HTTPException(404, "there is no such job; it may have expired or been deleted")
@@ -82,6 +104,7 @@ def _job(service: Here, id: Annotated[str, PathParameter(pattern=JOB_ID)]) -> Jo
 
 Here = Annotated[Service, Depends(_service)]
 OneJob = Annotated[Job, Depends(_job)]
+Words = Annotated[Wording, Depends(_words)]
 
 
 def _errors(*codes: int) -> dict[int | str, dict[str, Any]]:
@@ -92,9 +115,15 @@ def _files(*codes: int) -> dict[int | str, dict[str, Any]]:
     content: dict[str, Any] = {
         "text/csv": {"schema": {"type": "string"}},
         "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}},
-        "application/json": {"schema": {"type": "object"}},
+        "application/json": {"schema": FilledTable.model_json_schema()},
     }
-    return {200: {"description": "The filled table.", "content": content}, **_errors(*codes)}
+    told = (
+        "What the owner of the table should know: a JSON list of sentences in ASCII, if there is "
+        "anything, shortened where it is long."
+    )
+    headers = {NOTES_HEADER: {"description": told, "schema": {"type": "string"}}}
+    table = {"description": "The filled table.", "content": content, "headers": headers}
+    return {200: table, **_errors(*codes)}
 
 
 _UPLOAD_ERRORS = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 507)
@@ -105,16 +134,18 @@ router = APIRouter(prefix="/v1")
 
 @router.post("/preview", openapi_extra=REQUEST_BODY, responses=_errors(*_UPLOAD_ERRORS))
 async def preview_table(
-    request: Request, service: Here, choices: Annotated[TableChoices, Query()]
+    request: Request, service: Here, words: Words, choices: Annotated[TableChoices, Query()]
 ) -> Preview:
     """Look at a table: its columns, where cells are missing, how it could be read."""
     with service.queue.place() as folder:
-        source = await receive_table(request, folder, service.settings.limits)
+        upload = await receive_table(request, folder, service.settings.limits)
         wanted = FillChoices(**choices.model_dump())
-        answer = await service.queue.read("preview", source, wanted)
+        answer = await service.queue.read("preview", upload, wanted)
     if isinstance(answer, Failed):
         _refuse(answer)
-    return Preview(**{**answer.facts, "notes": answer.notes})
+    problem = answer.facts["problem"] and words(answer.facts["problem"])
+    told = {"problem": problem, "notes": [words(note) for note in answer.notes]}
+    return Preview(**{**answer.facts, **told})
 
 
 @router.post(
@@ -155,18 +186,19 @@ async def create_job(
     request: Request,
     response: Response,
     service: Here,
+    words: Words,
     choices: Annotated[FillChoices, Query()],
 ) -> JobStatus:
     """Put a table in the queue to be filled; the answer says where to ask how it goes."""
     job = await _accept(request, service, choices, _FORMATS, with_pictures=True)
     response.headers["Location"] = f"/v1/jobs/{job.record.id}"
-    return service.queue.status(job)
+    return _status(service, job, words)
 
 
 @router.get("/jobs/{id}", responses=_errors(*_JOB_ERRORS))
-async def read_job(service: Here, job: OneJob) -> JobStatus:
+async def read_job(service: Here, words: Words, job: OneJob) -> JobStatus:
     """Say where a job stands, with an estimate of the time left."""
-    return service.queue.status(job)
+    return _status(service, job, words)
 
 
 @router.delete("/jobs/{id}", status_code=204, responses=_errors(*_JOB_ERRORS))
@@ -196,7 +228,14 @@ async def read_report(service: Here, job: OneJob) -> Response:
     _require_done(job)
     headers = {"Content-Security-Policy": REPORT_POLICY}
     path = service.store.folder(job.record.id) / "report.html"
-    return FileResponse(path, media_type="text/html", headers=headers)
+    name = _name_of(job, "report.html")
+    return FileResponse(
+        path,
+        media_type="text/html",
+        headers=headers,
+        filename=name,
+        content_disposition_type="inline",
+    )
 
 
 @router.get(
@@ -217,10 +256,14 @@ async def list_models(service: Here) -> list[ModelFacts]:
     return _models(service.settings.models)
 
 
-@router.get("/example", response_class=Response, responses=_files(*_PLAIN_ERRORS))
+@router.get(
+    "/example",
+    response_class=Response,
+    responses={200: {"content": {"text/csv": {}}}, **_errors(*_PLAIN_ERRORS)},
+)
 async def read_example() -> Response:
     """Send a table with gaps, to try things with."""
-    return Response(example_csv(), media_type=MEDIA_TYPES["csv"])
+    return Response(example_csv(), media_type=f"{MEDIA_TYPES['csv']}; charset=utf-8")
 
 
 pulse = APIRouter()
@@ -264,11 +307,13 @@ async def _accept(
     _check(choices, service.settings)
     queue = service.queue
     with queue.place() as folder:
-        source = await receive_table(request, folder, service.settings.limits)
-        answer = await queue.read("check", source, choices)
+        upload = await receive_table(request, folder, service.settings.limits)
+        answer = await queue.read("check", upload, choices)
         if isinstance(answer, Failed):
             _refuse(answer)
-        record = JobRecord.new(source, choices, formats, with_pictures=with_pictures)
+        record = JobRecord.new(
+            upload.path, choices, formats, name=upload.name, with_pictures=with_pictures
+        )
         return await queue.submit(record, keep_seconds)
 
 
@@ -296,6 +341,13 @@ def _refuse(failed: Failed) -> NoReturn:
     raise HTTPException(_STATUS[failed.reason], failed.sentence)
 
 
+def _status(service: Service, job: Job, words: Wording) -> JobStatus:
+    status = service.queue.status(job)
+    message = None if status.message is None else words(status.message)
+    notes = [words(note) for note in status.notes]
+    return status.model_copy(update={"message": message, "notes": notes})
+
+
 def _require_done(job: Job) -> None:
     state = job.record.state
     if state != "done":
@@ -309,9 +361,24 @@ def _file(
     if form not in job.record.formats:
         raise HTTPException(404, f"this job has no result as {form}")
     path = service.store.folder(job.record.id) / f"result.{form}"
+    media_type = MEDIA_TYPES[form]
+    if form == "csv":
+        encoding = str(job.record.facts.get("encoding", "utf-8"))
+        media_type += f"; charset={_CHARSETS.get(encoding, encoding)}"
+    notes = [for_program(note) for note in job.record.notes]
     return FileResponse(
-        path, media_type=MEDIA_TYPES[form], filename=f"filled.{form}", background=after
+        path,
+        media_type=media_type,
+        headers={NOTES_HEADER: notes_header(notes)} if notes else None,
+        filename=_name_of(job, f"filled.{form}"),
+        background=after,
     )
+
+
+def _name_of(job: Job, what: str) -> str:
+    """What to call a file of the result, after the one that was sent."""
+    suffix = "".join(Path(job.record.source).suffixes)
+    return result_name(job.record.name, suffix, what)
 
 
 def _models(folder: Path | None) -> list[ModelFacts]:

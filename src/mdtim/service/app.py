@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
@@ -17,7 +17,9 @@ from mdtim import __version__
 from mdtim.service.api import Service, pulse, router
 from mdtim.service.guard import Guard
 from mdtim.service.jobs import QueueFull
+from mdtim.service.refusals import refusal
 from mdtim.service.settings import ServiceSettings
+from mdtim.service.wording import WORDING_HEADER, wording
 
 STATIC = Path(__file__).parent / "static"
 _DESCRIPTION = """Fill the gaps in time series. A table is the body of a request: CSV or Parquet, as
@@ -52,6 +54,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     app.include_router(pulse)
     app.add_api_route("/", _page, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.add_exception_handler(HTTPException, _refuse_in_words)
     app.add_exception_handler(RequestValidationError, _say_what_is_wrong)
     app.add_exception_handler(QueueFull, _ask_to_wait)
     app.add_exception_handler(OSError, _admit_a_bad_disk)
@@ -78,10 +81,17 @@ async def _page() -> FileResponse:
     return FileResponse(STATIC / "index.html")
 
 
-async def _say_what_is_wrong(_: Request, error: Exception) -> JSONResponse:
+async def _refuse_in_words(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    words = wording(request.headers.get(WORDING_HEADER))
+    body = {"detail": words(error.detail)}
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+async def _say_what_is_wrong(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    found = [f"{'.'.join(str(part) for part in e['loc'][1:])}: {e['msg']}" for e in error.errors()]
-    return JSONResponse({"detail": "; ".join(found)}, status_code=422)
+    words = wording(request.headers.get(WORDING_HEADER))
+    return JSONResponse({"detail": words(refusal(list(error.errors())))}, status_code=422)
 
 
 async def _admit_a_bad_disk(_: Request, error: Exception) -> JSONResponse:

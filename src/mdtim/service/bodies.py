@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from mdtim.service.schemas import ColumnTable
 from mdtim.service.settings import Limits
-from mdtim.service.uploads import source_suffix
+from mdtim.service.uploads import shown_name, source_suffix
 
 _SUFFIXES = {
     "application/json": ".json",
@@ -51,8 +52,18 @@ def content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def receive_table(request: Request, folder: Path, limits: Limits) -> Path:
-    """Write the table of a request to `input` with its suffix; only the suffix is the sender's."""
+@dataclass(frozen=True)
+class Upload:
+    """A table that was sent."""
+
+    path: Path
+    """`input` with the suffix of its kind; only the suffix is the sender's."""
+    name: str | None = None
+    """What the sender calls the file, for people to read; None of a body without a name."""
+
+
+async def receive_table(request: Request, folder: Path, limits: Limits) -> Upload:
+    """Write the table of a request to a file."""
     try:
         async with asyncio.timeout(limits.upload_seconds):
             if content_type(request) == _FORM:
@@ -65,22 +76,23 @@ async def receive_table(request: Request, folder: Path, limits: Limits) -> Path:
         raise HTTPException(400, "the upload was broken off") from error
 
 
-async def _receive_form(request: Request, folder: Path) -> Path:
+async def _receive_form(request: Request, folder: Path) -> Upload:
     async with request.form(max_files=1, max_fields=8) as form:
         upload = form.get("file")
         if not isinstance(upload, UploadFile):
             raise HTTPException(422, "expected a form with a file in its field 'file'")
+        name = upload.filename or ""
         try:
-            path = folder / f"input{source_suffix(upload.filename or '')}"
+            path = folder / f"input{source_suffix(name)}"
         except ValueError as error:
             raise HTTPException(415, str(error)) from error
         with path.open("wb") as file:
             while block := await upload.read(_BLOCK):
                 file.write(block)
-    return path
+    return Upload(path, shown_name(name))
 
 
-async def _receive_plain(request: Request, folder: Path) -> Path:
+async def _receive_plain(request: Request, folder: Path) -> Upload:
     suffix = _SUFFIXES.get(content_type(request))
     if suffix is None:
         known = ", ".join((_FORM, *_SUFFIXES))
@@ -89,4 +101,4 @@ async def _receive_plain(request: Request, folder: Path) -> Path:
     with path.open("wb") as file:
         async for block in request.stream():
             file.write(block)
-    return path
+    return Upload(path)

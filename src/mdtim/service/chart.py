@@ -9,7 +9,7 @@ import numpy as np
 
 from mdtim.imputation import Imputation
 from mdtim.labels import Labels
-from mdtim.panel import FloatArray, IntArray, gap_lengths
+from mdtim.panel import BoolArray, FloatArray, IntArray, gap_lengths
 from mdtim.report.lines import Fill, context_of
 
 MAX_PICTURES = 240
@@ -23,7 +23,8 @@ def chart(result: Imputation) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``columns``: filled columns, most missing cells first. ``pictures``: each with ``column``,
+        ``columns``: filled columns, most missing cells first. ``unfilled``: columns of which
+        nothing could be filled, and their missing cells. ``pictures``: each with ``column``,
         ``series``, ``title`` and lists of P steps: ``labels``, ``positions``, ``observed``,
         ``filled``, ``low`` and ``high``, None where there is none.
     """
@@ -32,8 +33,12 @@ def chart(result: Imputation) -> dict[str, Any]:
     lines = np.stack([panel.values, fill.mean, fill.bounds[0], fill.bounds[-1]])
     rows, variates, lengths = gap_lengths(panel.observed, panel.offsets)
     series = panel.series_of_rows()[rows]
-    order = np.argsort(-missing.sum(axis=0), kind="stable")
-    order = order[missing.sum(axis=0)[order] > 0]
+    counts = missing.sum(axis=0)
+    order = np.argsort(-counts, kind="stable")
+    order = order[counts[order] > 0]
+    is_filled: BoolArray = np.any(missing & ~np.isnan(fill.mean), axis=0)
+    unfilled = {panel.variates[v]: int(counts[v]) for v in order if not is_filled[v]}
+    order = order[is_filled[order]]
     pictures: list[list[dict[str, Any]]] = []
     for variate in order:
         own = np.flatnonzero(variates == variate)
@@ -48,6 +53,7 @@ def chart(result: Imputation) -> dict[str, Any]:
     while sum(map(len, pictures)) > MAX_PICTURES:
         max(pictures, key=len).pop()
     return {
+        "unfilled": unfilled,
         "columns": [panel.variates[v] for v, drawn in zip(order, pictures, strict=True) if drawn],
         "pictures": [picture for drawn in pictures for picture in drawn],
     }

@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+from mdtim.service.bodies import Upload
 from mdtim.service.metrics import Metrics
 from mdtim.service.process import WorkerError, WorkerProcess
 from mdtim.service.protocol import Done, Failed, Progress, Task
@@ -205,10 +206,11 @@ class JobQueue:
         return max(1, round(sum(recent) / len(recent) / self._settings.workers))
 
     async def read(
-        self, kind: Literal["check", "preview"], source: Path, choices: FillChoices
+        self, kind: Literal["check", "preview"], upload: Upload, choices: FillChoices
     ) -> Done | Failed:
         """Have a table read outside this process; one at a time."""
-        task = self._task(kind, source.parent, JobRecord.new(source, choices))
+        record = JobRecord.new(upload.path, choices, name=upload.name)
+        task = self._task(kind, upload.path.parent, record)
         async with self._reader_turn:
             seconds = self._settings.limits.inspect_seconds
             return await self._reader.perform(task, seconds, lambda progress: None)
@@ -242,6 +244,7 @@ class JobQueue:
         return Task(
             kind=kind,
             source=folder / r.source,
+            name=r.name,
             choices=choices,
             limits=settings.limits,
             imputer={**imputer, **settings.imputer},
@@ -272,7 +275,7 @@ class JobQueue:
 
     def status(self, job: Job) -> JobStatus:
         """Where a job stands."""
-        kept = {"id", "state", "message", "notes", "facts", "created", "expires"}
+        kept = {"id", "name", "state", "message", "notes", "facts", "created", "expires"}
         ahead = self._waiting.index(job) if job.record.state == "queued" else 0
         return JobStatus(
             **job.record.model_dump(include=kept),

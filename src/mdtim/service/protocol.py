@@ -18,6 +18,8 @@ class Task(BaseModel):
     """check reads the table and says what is wrong, preview describes it, fill fills it."""
     source: Path
     """The table, a file with one of the suffixes of :mod:`mdtim.files`, or .json."""
+    name: str | None = None
+    """What messages and the report call it."""
     choices: FillChoices
     limits: Limits
     imputer: dict[str, Any] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,26 @@ def write_result(
     path: Path,
     style: TextStyle | None = None,
     source: ParquetSource | None = None,
+    notes: Sequence[str] = (),
 ) -> None:
     """Write a table in the format of the suffix, whole or not at all; as it was written before.
 
-    JSON is `{"columns": {name: cells}}`, null where a cell is missing or not finite. Numbers have
-    all their digits; times are ISO 8601.
+    JSON is `{"columns": {name: cells}, "notes": [...]}`, null where a cell is missing or not
+    finite. Numbers have all their digits; times are ISO 8601.
+
+    Parameters
+    ----------
+    notes : what its owner should know, for those who get nothing but JSON
     """
     if path.suffix != ".json":
-        if style is not None and not style.encoding.startswith("utf-8"):
-            style = replace(style, encoding="utf-8")  # as the service announces
         write_frame(frame, path, style, source)
         return
     if not isinstance(frame.index, pd.RangeIndex):
         frame = frame.reset_index()
     columns = {str(name): _cells(frame.iloc[:, at]) for at, name in enumerate(frame.columns)}
     with atomic_path(path) as temporary:
-        document = json.dumps({"columns": columns}, allow_nan=False, default=_as_text)
+        told = {"columns": columns, "notes": list(notes)}
+        document = json.dumps(told, allow_nan=False, default=_as_text)
         temporary.write_text(document, encoding="utf-8")
 
 

@@ -18,6 +18,8 @@ ADAPT_MINUTES = 1.0
 """Time limit for adapting where a request names none."""
 MAX_NAME = 500
 """Characters of a column's name."""
+MAX_PLACEHOLDERS = 20
+MAX_LEVELS = 9
 ColumnName = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 Level = Annotated[float, Field(gt=0, lt=1)]
 
@@ -39,7 +41,7 @@ class TableChoices(BaseModel):
         False, description="Treat infinite cells as missing instead of refusing the table."
     )
     missing_values: list[Annotated[float, Field(allow_inf_nan=False)]] = Field(
-        [], max_length=20, description="Numbers that stand for missing, such as -999."
+        [], max_length=MAX_PLACEHOLDERS, description="Numbers that stand for missing, such as -999."
     )
 
     def table_options(self) -> dict[str, Any]:
@@ -54,7 +56,7 @@ class FillChoices(TableChoices):
     """How a table is to be filled."""
 
     quantiles: list[Level] = Field(
-        [], max_length=9, description="Adds a column name_q0.05 per column and level."
+        [], max_length=MAX_LEVELS, description="Adds a column name_q0.05 per column and level."
     )
     model: Annotated[str, Field(pattern=MODEL_NAME)] | None = Field(
         None, description="A model of GET /v1/models; without, the pretrained network."
@@ -100,6 +102,13 @@ class ColumnTable(BaseModel):
         }
     )
     columns: dict[str, list[float | int | str | bool | None]]
+
+
+class FilledTable(BaseModel):
+    """A filled table as JSON, and what its owner should know."""
+
+    columns: dict[str, list[float | int | str | bool | None]]
+    notes: list[str]
 
 
 class ErrorBody(BaseModel):
@@ -150,7 +159,9 @@ class Preview(BaseModel):
     time: str | None = Field(description="The column taken for the time.")
     id: str | None = Field(description="The column taken for the series: yours, or a suggestion.")
     table: TableFacts | None = Field(description="null where the table cannot be read that way.")
-    problem: str | None = Field(description="Then this says why.")
+    problem: str | None = Field(
+        description="Why it cannot be read, or not all of its columns: then the chosen are shown."
+    )
     notes: list[str] = Field(description="What its owner should know about how it was read.")
 
 
@@ -158,6 +169,7 @@ class JobStatus(BaseModel):
     """Where a job stands."""
 
     id: str = Field(pattern=JOB_ID, examples=["pVXZ3vIKWtZUe-0V8nTqlA"])
+    name: str | None = Field(description="Of the file that was sent; null of a body without one.")
     state: State
     share: float = Field(description="Of the work that is done, from 0 to 1.")
     text: str = Field(description="What is being done, in words.")
@@ -166,8 +178,9 @@ class JobStatus(BaseModel):
     message: str | None = Field(description="Why it failed.")
     notes: list[str] = Field(description="What the owner of the table should know.")
     facts: dict[str, Any] = Field(
-        description="rows, missing, filled, the steps trained on this table, and the mean errors "
-        "of the fill and of linear interpolation on held-out cells (null where there are none)."
+        description="rows, missing, filled, the encoding of the result as CSV, the steps trained "
+        "on this table, and the mean errors of the fill and of linear interpolation on held-out "
+        "cells (null where there are none)."
     )
     created: datetime
     expires: datetime | None = Field(description="When the result is removed.")

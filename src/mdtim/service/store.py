@@ -30,6 +30,8 @@ class JobRecord(BaseModel):
     id: str
     source: str
     """Name of the uploaded table in the job's folder."""
+    name: str | None = None
+    """What its sender calls it."""
     choices: FillChoices
     formats: tuple[Format, ...]
     with_pictures: bool
@@ -48,12 +50,14 @@ class JobRecord(BaseModel):
         choices: FillChoices,
         formats: tuple[Format, ...] = (),
         *,
+        name: str | None = None,
         with_pictures: bool = False,
     ) -> JobRecord:
         """Describe a job for a table that lies in the job's folder."""
         return cls(
             id=source.parent.name,
             source=source.name,
+            name=name,
             choices=choices,
             formats=formats,
             with_pictures=with_pictures,

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,8 @@ from mdtim.table import Table, TableOptions
 from mdtim.text_tables import SEPARATORS, TextStyle, header_line
 
 JSON_SUFFIX = ".json"
+MAX_FILE_NAME = 200
+"""Characters of a file's name that are kept; its suffix is among the last."""
 _BLOCK = 2**20
 
 
@@ -39,36 +45,65 @@ def source_suffix(name: str) -> str:
         ) from error
 
 
-def read_upload(path: Path, limits: Limits) -> tuple[pd.DataFrame, TextStyle | None]:
+def shown_name(said: str) -> str | None:
+    """The name of a sender's file as it may be shown: no folders, nothing that does not print.
+
+    Examples
+    --------
+    >>> shown_name("data/Zähler.csv")
+    'Zähler.csv'
+    """
+    last = re.split(r"[/\\]", said)[-1]
+    return "".join(filter(str.isprintable, last))[-MAX_FILE_NAME:] or None
+
+
+def result_name(name: str | None, suffix: str, what: str) -> str:
+    """Name of a file that is made of a sender's file.
+
+    Parameters
+    ----------
+    name, suffix : of the sender's file; no name where it came without one
+
+    Examples
+    --------
+    >>> result_name("sensors.csv.gz", ".csv.gz", "filled.csv")
+    'sensors_filled.csv'
+    >>> result_name(None, ".csv", "filled.csv")
+    'filled.csv'
+    """
+    stem = (name or suffix)[: -len(suffix)]
+    return f"{stem}_{what}" if stem else what
+
+
+def read_upload(
+    path: Path, limits: Limits, name: str | None = None
+) -> tuple[pd.DataFrame, TextStyle | None]:
     """Read an uploaded table if it is within the limits, and the style of its text.
 
     Sizes are taken from headers and metadata first, so that a small file which stands for a large
     table is refused before it is unpacked. The limit on a worker's memory is the last word.
 
+    Parameters
+    ----------
+    name : what messages call the file: its sender knows no other name of it
+
     Raises
     ------
     ValueError
-        If it is damaged or too large. Messages call it "the file".
+        If it is damaged or too large.
     """
-    plain = path.with_name(f"plain{path.suffix}")
+    form = ".parquet" if path.suffix in (JSON_SUFFIX, *PARQUET) else table_suffixes(path)[0]
+    plain = path if path.suffix in PARQUET else path.with_name(f"plain{form}")
     try:
-        if path.suffix == JSON_SUFFIX:
-            plain = path.with_name("plain.parquet")
-            pa.parquet.write_table(_json_table(path, limits), plain)
-        elif path.suffix in PARQUET:
-            _check_parquet(path, limits)
-            plain = path
-        else:
-            form, _ = table_suffixes(path)
-            plain = path.with_name(f"plain{form}")
-            unpack(path, plain, limits.unpacked_bytes)
-            _check_text(plain, limits)
-        frame, style = read_styled(plain)
-    except ValueError as error:
-        sentence = str(error)
-        for name in (path, plain):
-            sentence = sentence.replace(str(name), "the file")
-        raise ValueError(sentence) from error
+        with _called(name or "the file", path, plain):
+            if path.suffix == JSON_SUFFIX:
+                pa.parquet.write_table(_json_table(path, limits), plain)
+            elif path.suffix in PARQUET:
+                _check_parquet(path, limits)
+            else:
+                unpack(path, plain, limits.unpacked_bytes)
+                _check_text(plain, limits)
+            frame, style = read_styled(plain)
     finally:
         if plain != path:
             plain.unlink(missing_ok=True)
@@ -87,6 +122,25 @@ def read_table(frame: pd.DataFrame, options: dict[str, Any], limits: Limits) -> 
             f"above the limit of {limits.cells:,} cells; check its times, or split it"
         )
     return table
+
+
+@contextmanager
+def _called(name: str, *paths: Path) -> Iterator[None]:
+    """Have errors and warnings call a file by its name in place of where it is kept."""
+    # One pass over the sentence: a name may hold what stands for another.
+    kept = re.compile("|".join(re.escape(said) for p in paths for said in (str(p), p.name)))
+
+    def renamed(said: object) -> str:
+        return kept.sub(lambda _: name, str(said))
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        except ValueError as error:
+            raise ValueError(renamed(error)) from error
+    for warning in caught:
+        warnings.warn(renamed(warning.message), warning.category, stacklevel=3)
 
 
 def _check_size(rows: int, columns: int, limits: Limits) -> None:

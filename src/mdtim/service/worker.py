@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mdtim.text_tables import TextStyle
 
 Say = Callable[["BaseModel"], None]
+NotesSoFar = Callable[[], list[str]]
 FITTED, ADAPTED, FILLED = 0.3, 0.85, 0.95
 """How much of a job is done after a look at the table, after adapting to it, and after the fill."""
 
@@ -101,7 +102,7 @@ def perform(task: Task, say: Say) -> Done | Failed:
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
-            facts = _TASKS[task.kind](task, say)
+            facts = _TASKS[task.kind](task, say, lambda: _notes(caught))
         return Done(facts=facts, notes=_notes(caught))
     except ValueError as error:
         return Failed(reason="input", sentence=_without_paths(str(error), task))
@@ -120,7 +121,7 @@ def perform(task: Task, say: Say) -> Done | Failed:
         )
 
 
-def _check(task: Task, say: Say) -> dict[str, Any]:
+def _check(task: Task, say: Say, notes: NotesSoFar) -> dict[str, Any]:
     from mdtim.service.uploads import read_table
 
     frame, _ = _read(task)
@@ -143,17 +144,18 @@ def _remembered(model: Path) -> dict[str, Any]:
     }
 
 
-def _preview(task: Task, say: Say) -> dict[str, Any]:
+def _preview(task: Task, say: Say, notes: NotesSoFar) -> dict[str, Any]:
     from mdtim.service.preview import preview
 
     frame, _ = _read(task)
     return preview(frame, task.choices, task.limits).model_dump()
 
 
-def _fill(task: Task, say: Say) -> dict[str, Any]:
+def _fill(task: Task, say: Say, notes: NotesSoFar) -> dict[str, Any]:
     from mdtim.files import PARQUET, parquet_source
     from mdtim.imputer import MDTIMImputer
     from mdtim.service.results import write_result
+    from mdtim.service.wording import for_program
 
     def stage(begin: float, end: float, text: str) -> Callable[[float, str], None]:
         say(Progress(share=begin, since=begin, text=text))
@@ -179,12 +181,13 @@ def _fill(task: Task, say: Say) -> dict[str, Any]:
     source = None
     if task.source.suffix in PARQUET:
         source = parquet_source(task.source, adds_rows=task.choices.freq is not None)
+    told = [for_program(note) for note in notes()]
     for form in task.formats:
-        write_result(filled, folder / f"result.{form}", style, source)
+        write_result(filled, folder / f"result.{form}", style, source, told)
     if task.with_pictures:
         from mdtim.service.chart import chart
 
-        result.report(folder / "report.html")
+        result.report(folder / "report.html", name=task.name, notes=told)
         (folder / "chart.json").write_text(json.dumps(chart(result), allow_nan=False))
     # A model's steps and scores belong to the table that it was fitted to.
     fit = imputer.report_ if task.model is None else None
@@ -192,6 +195,7 @@ def _fill(task: Task, say: Say) -> dict[str, Any]:
         "rows": len(filled),
         "missing": result.num_missing,
         "filled": result.num_filled,
+        "encoding": "utf-8" if style is None else style.encoding,
         "steps": 0 if fit is None else fit.steps,
         "validation_mae": None if fit is None else fit.validation_mae,
         "linear_mae": None if fit is None else fit.linear_mae,
@@ -204,7 +208,7 @@ _TASKS = {"check": _check, "preview": _preview, "fill": _fill}
 def _read(task: Task) -> tuple[pd.DataFrame, TextStyle | None]:
     from mdtim.service.uploads import read_upload
 
-    return read_upload(task.source, task.limits)
+    return read_upload(task.source, task.limits, task.name)
 
 
 def _without_paths(sentence: str, task: Task) -> str:

@@ -3,6 +3,7 @@
 let token = null;
 
 export class TokenNeeded extends Error {}
+export class NotThere extends Error {}
 
 export function useToken(given) {
   token = given;
@@ -13,7 +14,8 @@ export function hasToken() {
 }
 
 async function call(path, options = {}) {
-  const headers = token === null ? {} : { Authorization: `Bearer ${token}` };
+  const headers = { "X-Mdtim-Wording": "page" }; // messages name fields, not parameters
+  if (token !== null) headers.Authorization = `Bearer ${token}`;
   let answer;
   try {
     answer = await fetch(path, { ...options, headers });
@@ -23,7 +25,8 @@ async function call(path, options = {}) {
   if (answer.ok) return answer;
   const body = await answer.json().catch(() => ({}));
   const sentence = body.detail ?? `The service answered ${answer.status}.`;
-  throw answer.status === 401 ? new TokenNeeded(sentence) : new Error(sentence);
+  const kinds = { 401: TokenNeeded, 404: NotThere };
+  throw new (kinds[answer.status] ?? Error)(sentence);
 }
 
 function upload(path, file, choices) {
@@ -41,9 +44,13 @@ export const readModels = async () => (await call("/v1/models")).json();
 
 export const reportPath = (id) => `/v1/jobs/${id}/report`;
 
+// A file of the result, under the name that the service gives it.
 export async function readFile(id, kind) {
   const path = kind === "report" ? reportPath(id) : `/v1/jobs/${id}/result?format=${kind}`;
-  return (await call(path)).blob();
+  const answer = await call(path);
+  const said = answer.headers.get("Content-Disposition");
+  const [, encoded, plain] = said.match(/filename(?:\*=utf-8''(\S+)|="([^"]*)")/);
+  return new File([await answer.blob()], plain ?? decodeURIComponent(encoded));
 }
 
 export async function readExample() {

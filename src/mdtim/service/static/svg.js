@@ -16,7 +16,17 @@ export function picture(width, height, title, description) {
   return svg;
 }
 
-export function shorten(text, length) {
+const pen = document.createElement("canvas").getContext("2d");
+
+// Width of a text as style.css writes it in figures.
+export function widthOf(text) {
+  pen.font = "12px system-ui, sans-serif";
+  return pen.measureText(text).width;
+}
+
+export function shorten(text, width) {
+  if (widthOf(text) <= width) return text;
   const letters = [...text];
-  return letters.length <= length ? text : `${letters.slice(0, length - 1).join("")}…`;
+  while (letters.length > 1 && widthOf(`${letters.join("")}…`) > width) letters.pop();
+  return `${letters.join("")}…`;
 }
