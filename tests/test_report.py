@@ -92,6 +92,7 @@ def test_table_and_column_numbers_are_those_of_the_data() -> None:
         "gaps": 4,
         "longest_gap": 10,
         "left_missing": [],
+        "empty": [],
     }
     b, a, c = summary.columns
     assert (a.column, a.missing, a.gaps, a.median_gap, a.longest_gap) == ("a", 7, 3, 2.0, 4)
@@ -179,7 +180,7 @@ def test_a_summary_is_plain_json(evaluation: Evaluation | None) -> None:
     summary = summarize(filled(data, left=(1,)), evaluation)
     document = summary.to_dict()
     assert json.loads(json.dumps(document, allow_nan=False)) == document
-    unfilled = summary.columns[0]
+    unfilled = summary.columns[-1]
     assert (unfilled.column, unfilled.share, unfilled.filled) == ("x1", 1.0, 0)
     assert unfilled.uncertainty is None
     assert summary.table.left_missing == ("x1",)
@@ -198,6 +199,15 @@ def test_series_of_a_panel_are_told_apart() -> None:
     ]
     assert (first.listed[0].position, second.listed[0].position) == (70, 0)
     assert summary.map.ticks == ((0.0, "x"), (1 / 3, "y"), (2 / 3, "z"))
+
+
+@pytest.mark.parametrize("count", [9, 12, 20, 101])
+def test_many_series_are_named_evenly(count: int) -> None:
+    data = np.ones((count, 10, 1))
+    data[:, 4] = np.nan
+    named = [int(name) for _, name in summarize(filled(data)).map.ticks]
+    assert 4 <= len(named) <= 8
+    assert len(set(np.diff(named))) == 1
 
 
 # -- the lines ------------------------------------------------------------------------------
@@ -307,10 +317,31 @@ def test_a_column_that_is_missing_altogether_is_left_and_named() -> None:
     page = page_of(filled(frame, left=(0,)))
     assert "No gap could be filled" in page.text
     assert "60in a" in page.text
-    assert "60 of 60 steps missing in 1 gap; left missing." in page.text
+    assert "a was never observed and is left missing. No chart shows it." in page.text
     page = page_of(filled(frame))
     assert "60 of 60 steps missing in 1 gap, filled with values from 0 to 5.9." in page.text
     assert "Left missing" not in page.text
+    page = page_of(filled(holes(60, {"a": [(0, 50)]}), left=(0,)))
+    assert "50 of 60 steps missing in 1 gap; left missing." in page.text
+
+
+def test_columns_that_were_never_observed_come_last_and_have_no_gaps() -> None:
+    imputation = filled(
+        holes(100, {"never": [(0, 100)], "a": [(10, 1), (30, 4)], "full": []}), left=(0,)
+    )
+    summary = summarize(imputation)
+    assert [facts.column for facts in summary.columns] == ["a", "full", "never"]
+    assert summary.map.columns == ("a", "full", "never")
+    assert [chart.column for chart in summary.charts] == ["a"]
+    assert (summary.table.missing, summary.table.gaps, summary.table.longest_gap) == (105, 2, 4)
+    assert [group.longest for group in summary.lengths] == [1, 2, 4]
+    never = summary.columns[-1]
+    assert (never.missing, never.gaps, never.longest_gap) == (100, 0, None)
+    assert describe_map(summary) == (
+        "a lacks the most, 5.0 % of its steps. never was never observed and is left missing. "
+        "1 column of 3 lacks nothing."
+    )
+    assert "2, the longest 4 steps" in imputation._repr_html_()
 
 
 @pytest.mark.parametrize("shape", [(40, 2), (3, 40, 2), (1, 2)])

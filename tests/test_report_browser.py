@@ -190,6 +190,98 @@ def test_hostile_names_are_shown_as_they_are_and_do_nothing(
     browser_page.wait_for_timeout(100)  # an alert would be a fault
 
 
+def test_every_series_begins_with_a_line_on_the_map(browser_page: Page, tmp_path: Path) -> None:
+    data = np.ones((12, 10, 2))
+    data[:, 4] = np.nan
+    open_report(browser_page, tmp_path, filled(data))
+    begins = browser_page.evaluate(
+        """Array.from(Bokeh.documents.map((d) => d.roots()[0]).find((p) => p.name === "map")
+            .renderers.at(-1).data_source.data.x)"""
+    )
+    assert begins == pytest.approx(np.arange(12) / 12)
+
+
+def test_names_and_dates_of_the_map_leave_room_on_a_telephone(
+    browser_page: Page, tmp_path: Path
+) -> None:
+    browser_page.set_viewport_size({"width": 390, "height": 844})
+    name = "Outside temperature of the northern wall"
+    open_report(browser_page, tmp_path, filled(holes(2000, {name: [(40, 30)], "b": [(7, 1)]})))
+    plot = """Bokeh.documents.map((d) => d.roots()[0]).find((p) => p.name === "map")"""
+    labels = browser_page.evaluate(
+        f"[...{plot}.left[0].major_label_overrides.values()].map((l) => l.text)"
+    )
+    assert labels == ["Outside tem…", "b"]
+    inner, whole = browser_page.evaluate(
+        f"[{plot}.inner_width, document.getElementById('map').clientWidth]"
+    )
+    assert inner > 0.6 * whole
+    assert browser_page.evaluate(f"{plot}.below[0].major_label_policy.type") == "NoOverlap"
+
+
+def test_the_button_of_a_gap_is_in_view_on_a_telephone(browser_page: Page, tmp_path: Path) -> None:
+    browser_page.set_viewport_size({"width": 390, "height": 844})
+    open_report(browser_page, tmp_path, filled(holes(400, {"Indoors": [(40, 30)]})))
+    button = browser_page.get_by_role("button", name="Show the gap of Indoors").first
+    box = button.bounding_box()
+    assert box is not None
+    assert 0 < box["x"] < box["x"] + box["width"] < 390
+    assert browser_page.locator("#first .scroll.cut").count() == 1  # says that it goes on
+    name = browser_page.locator("#first tbody th bdi").bounding_box()
+    assert name is not None
+    assert name["height"] < 30  # in one line: no name breaks inside a word
+
+
+def test_further_charts_are_drawn_when_they_are_opened(browser_page: Page, tmp_path: Path) -> None:
+    names = [f"c{number:02}" for number in range(20)]
+    gaps = {name: [(20, 30 - number)] for number, name in enumerate(names)}
+    open_report(browser_page, tmp_path, filled(holes(100, {**gaps, "full": []})))
+    assert len(ranges(browser_page)) == 12
+    find = browser_page.get_by_role("combobox", name="Go to a column")
+    find.fill("c15")
+    find.press("Enter")
+    assert browser_page.evaluate("document.activeElement.id") == "chart-15"
+    browser_page.locator("#chart-15 canvas").first.wait_for()
+    assert ink(browser_page, "chart-15") > 10
+    assert len(ranges(browser_page)) == 13
+    browser_page.get_by_role("button", name="Show the gap of c11").first.click()
+    assert browser_page.evaluate("document.activeElement.id") == "chart-11"
+    find.fill("full")  # has no gap, so no chart
+    find.press("Enter")
+    assert browser_page.evaluate("document.activeElement.id") == "column-20"
+    find.fill("nowhere")
+    find.press("Enter")
+    assert find.evaluate("find => find.validationMessage") == "No column has such a name."
+    find.fill("c1")  # the first that begins so
+    find.press("Enter")
+    assert browser_page.evaluate("document.activeElement.id") == "chart-10"
+
+
+def test_scores_stand_below_the_names_of_their_methods(browser_page: Page, tmp_path: Path) -> None:
+    open_report(browser_page, tmp_path, filled(holes(100, {"a": [(20, 3)]})), EVALUATION)
+    rights = [
+        browser_page.locator(f"table.wide {row}").evaluate_all(
+            "all => all.map((cell) => cell.getBoundingClientRect().right)"
+        )
+        for row in ("thead tr + tr th", "tbody tr td:nth-child(n + 3):nth-child(-n + 10)")
+    ]
+    assert rights[0] == pytest.approx(rights[1])
+    aligned = browser_page.locator("table.wide thead tr + tr th").evaluate_all(
+        "all => all.map((cell) => getComputedStyle(cell).textAlign)"
+    )
+    assert set(aligned) == {"right"}
+
+
+def test_the_range_stands_beside_the_legend(browser_page: Page, tmp_path: Path) -> None:
+    open_report(browser_page, tmp_path, filled(holes(100, {"a": [(20, 3)], "b": [(7, 1)]})))
+    tops = [
+        box["y"] + box["height"] / 2
+        for at in (".controls .legend", "#shown")
+        if (box := browser_page.locator(at).bounding_box()) is not None
+    ]
+    assert tops[0] == pytest.approx(tops[1], abs=4)
+
+
 def test_text_that_got_through_could_not_run(
     browser_page: Page, page_faults: list[str], tmp_path: Path
 ) -> None:

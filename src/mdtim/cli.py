@@ -150,7 +150,7 @@ def impute(
         new = [name for name in filled.columns if name not in frame.columns]
         write_frame(filled[[*frame.columns, *new]], output, style, parquet)
         if report is not None:
-            result.report(report)
+            result.report(report, name=source.name, notes=said)
     facts = {
         "output": str(output),
         "rows": len(filled),
@@ -195,7 +195,8 @@ def report(
         imputer = _imputer(model, options, *training)
         if model is None:
             imputer.fit(frame)
-        summary = write_report(imputer.impute(_as_fitted(imputer, frame)), output)
+        result = imputer.impute(_as_fitted(imputer, frame))
+        summary = write_report(result, output, name=source.name, notes=said)
     facts: dict[str, Any] = {"report": str(output)}
     _show_fit(imputer, said, as_json, quiet, facts | summary.to_dict() if as_json else facts)
 
@@ -236,7 +237,7 @@ def evaluate(
         frame = _as_fitted(imputer, frame)
         scores, _ = evaluation.evaluate(imputer, frame, share=share, seed=seed, fit=model is None)
         if report is not None:
-            imputer.impute(frame).report(report, scores)
+            imputer.impute(frame).report(report, scores, name=source.name, notes=said)
     if as_json:
         print(json.dumps({**scores.to_dict(), "warnings": said}))
     elif not quiet:

@@ -42,5 +42,5 @@ def run_demo(
     result = imputer.impute(frame)
     folder.mkdir(parents=True, exist_ok=True)
     write_frame(result.values, folder / "filled.csv")
-    result.report(folder / "report.html", evaluation)
+    result.report(folder / "report.html", evaluation, name="the weather of New York, 2013")
     return evaluation, imputer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from mdtim.evaluation import Evaluation
+    from mdtim.fitting import FitReport
 
 Sampler = Callable[[int], FloatArray]
 """Number of a joint draw → (N, V) its values, in data units."""
 
 _MARGINAL_STREAM = 2**41
 """First stream of random numbers of the marginal samples."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What filled a table."""
+
+    window: int
+    """Steps per window."""
+    fit: FitReport
 
 
 class Imputation:
@@ -40,13 +51,23 @@ class Imputation:
         The filled cells of the panel, in data units.
     distribution : BinDistribution
         Their distributions, calibrated.
+    origin : Origin, optional
+        What filled it, where that is known.
     """
 
-    def __init__(self, table: Table, cells: Cells, joint_sampler: Sampler, seed: int) -> None:
+    def __init__(
+        self,
+        table: Table,
+        cells: Cells,
+        joint_sampler: Sampler,
+        seed: int,
+        origin: Origin | None = None,
+    ) -> None:
         assert cells.distribution is not None
         self.table = table
         self.cells = cells
         self.distribution = cells.distribution
+        self.origin = origin
         self._joint_sampler = joint_sampler
         self._seed = seed
         self.values: Any = table.restore(self._panel(cells.filled))
@@ -143,16 +164,25 @@ class Imputation:
             drawn.append(self.table.restore(self._panel(cells)))
         return drawn
 
-    def report(self, path: str | PathLike[str], evaluation: Evaluation | None = None) -> None:
+    def report(
+        self,
+        path: str | PathLike[str],
+        evaluation: Evaluation | None = None,
+        *,
+        name: str | None = None,
+        notes: Sequence[str] | None = None,
+    ) -> None:
         """Write a self-contained HTML page with the filled gaps and their bands.
 
         Parameters
         ----------
         evaluation : scores to show beside them, from :func:`mdtim.evaluation.evaluate`
+        name : of the table, such as that of its file, for the title
+        notes : what its owner should know, for the top; without, how the table was read
         """
         from mdtim.report import write_report
 
-        write_report(self, path, evaluation)
+        write_report(self, path, evaluation, name=name, notes=notes)
 
     def plot(self, columns: Sequence[str] | None = None, *, series: Any = None) -> Figure:
         """Draw columns with their filled gaps and 50 % and 90 % bands; needs matplotlib.

@@ -19,7 +19,7 @@ from mdtim.checkpoint import load_folder, save_folder
 from mdtim.config import ModelConfig, preset
 from mdtim.corrections import Corrections
 from mdtim.fitting import FitReport, fit_network
-from mdtim.imputation import Imputation
+from mdtim.imputation import Imputation, Origin
 from mdtim.model import FittedModel, JointSampler
 from mdtim.panel import Panel
 from mdtim.parameters import check_parameters
@@ -389,7 +389,8 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         model, panel = self.model_, table.panel
         on_windows = filling_progress(self.progress)
         cells = model.fill(panel, keep_distribution=True, on_windows=on_windows)
-        return Imputation(table, cells, JointSampler(model, panel, cells), model.seed)
+        origin = Origin(model.window, model.report)
+        return Imputation(table, cells, JointSampler(model, panel, cells), model.seed, origin)
 
     # -- keeping ----------------------------------------------------------------------------
 

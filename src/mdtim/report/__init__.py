@@ -6,6 +6,7 @@ puts both on one page.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
 
@@ -21,12 +22,17 @@ __all__ = ["Summary", "summarize", "write_report"]
 
 
 def write_report(
-    imputation: Imputation, path: str | PathLike[str], evaluation: Evaluation | None = None
+    imputation: Imputation,
+    path: str | PathLike[str],
+    evaluation: Evaluation | None = None,
+    *,
+    name: str | None = None,
+    notes: Sequence[str] | None = None,
 ) -> Summary:
     """Write one self-contained HTML page with the filled gaps and their bands.
 
     The page needs no network: it can be mailed, printed and opened from a folder. The file appears
-    whole or not at all.
+    whole or not at all. It tells no time of writing: the same fill makes the same bytes.
 
     Parameters
     ----------
@@ -35,6 +41,11 @@ def write_report(
         Where to write the page, by custom ending in ``.html``.
     evaluation : Evaluation, optional
         What hiding known values has shown; becomes the last part of the page.
+    name : str, optional
+        Of the table, such as that of its file; goes into the title.
+    notes : sequence of str, optional
+        What the owner of the table should know, above all else on the page; without, how the
+        table was read.
 
     Returns
     -------
@@ -49,7 +60,7 @@ def write_report(
     from mdtim.report.page import render_page  # Bokeh takes half a second to load
 
     fill = Fill.of(imputation)
-    summary = summarize_fill(imputation, fill, evaluation)
+    summary = summarize_fill(imputation, fill, evaluation, name, notes)
     page = render_page(summary, fill)
     with atomic_path(path) as temporary:
         # Names from a file in a broken encoding can hold halves of characters UTF-8 cannot write.

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from bokeh.embed import json_item
 from bokeh.models import (
+    AllLabels,
     Axis,
     ColumnDataSource,
     DataRange1d,
@@ -21,6 +22,7 @@ from bokeh.models import (
     Image,
     Line,
     LinearColorMapper,
+    NoOverlap,
     PanTool,
     PlainText,
     Range1d,
@@ -53,6 +55,8 @@ _LINE_BYTES = 1_200_000
 """Of all lines together: with Bokeh's script and the tables a page of 50 columns is below 3 MB."""
 _BOUNDS = ("b5", "b25", "b75", "b95")
 _FONT = "system-ui"
+_MAX_BORDERS = 50
+"""Series that are told apart on the map by a line each."""
 _AXIS_TAGS = [
     *("axis_line_color:line", "major_tick_line_color:line"),
     *("major_label_text_color:soft", "axis_label_text_color:soft"),
@@ -74,13 +78,27 @@ def chart_document(summary: Summary, fill: Fill) -> dict[str, Any]:
     labels, figures = Labels.of(fill.panel), {}
     if summary.table.missing:
         figures["map"] = _map_figure(summary.map, labels)
+    if summary.charts:
         figures["lengths"] = _lengths_figure(summary.lengths)
         figures["line"] = _line_figure(labels)
     if summary.evaluation is not None:
         figures["calibration"] = _calibration_figure(summary.evaluation)
         figures["errors"] = _errors_figure(summary.evaluation)
     items = {name: dict(json_item(plot)) for name, plot in figures.items()}
-    return {"figures": items, "lines": _all_lines(summary, fill, labels)}
+    return {"figures": _renumbered(items, {}), "lines": _all_lines(summary, fill, labels)}
+
+
+def _renumbered(part: Any, ids: dict[str, str]) -> Any:
+    """Count Bokeh's ids from 1: it goes on from page to page, and a fill is to have one page."""
+    if isinstance(part, dict):
+        return {
+            key: ids.setdefault(inner, f"p{len(ids) + 1}")
+            if key in ("id", "root_id") and isinstance(inner, str)
+            else _renumbered(inner, ids)
+            for key, inner in part.items()
+        }
+    is_sequence = isinstance(part, list | tuple)
+    return [_renumbered(inner, ids) for inner in part] if is_sequence else part
 
 
 def _span(start: float, end: float) -> Range1d:
@@ -109,6 +127,7 @@ def _new_figure(height: int, **options: Any) -> figure:
             axis_label_text_font=_FONT,
             axis_label_text_font_style="normal",
         )
+    plot.xaxis[0].major_label_policy = NoOverlap(min_distance=6)  # on a telephone there is no room
     for grid in plot.select(Grid):
         grid.tags = ["grid_line_color:grid"]
     plot.xgrid.visible = False
@@ -258,8 +277,10 @@ def _map_figure(missing_map: MissingMap, labels: Labels) -> figure:
     between = Segment(x0=start, x1=end, y0="y", y1="y", line_width=4, tags=["line_color:card"])
     plot.add_glyph(edges, between)
     if several:
-        _name_ticks(plot.xaxis[0], *map(list, zip(*missing_map.ticks, strict=True)))
-        begins = ColumnDataSource({"x": [place for place, _ in missing_map.ticks]})
+        named, series = map(list, zip(*missing_map.ticks, strict=True))
+        _name_ticks(plot.xaxis[0], named, series)
+        offsets = labels.panel.offsets[:-1] / max(int(labels.panel.offsets[-1]), 1)
+        begins = ColumnDataSource({"x": offsets if len(offsets) <= _MAX_BORDERS else named})
         border = Segment(x0="x", x1="x", y0=0, y1=len(names), tags=["line_color:soft"])
         plot.add_glyph(begins, border)
     else:
@@ -312,6 +333,7 @@ def _group_figure(names: list[str], x_label: str, y_label: str) -> figure:
     plot = _new_figure(250, x_range=_span(-0.6, len(names) - 0.4), y_range=DataRange1d(start=0))
     plot.xaxis[0].ticker = FixedTicker(ticks=list(range(len(names))))
     plot.xaxis[0].major_label_overrides = dict(enumerate(names))
+    plot.xaxis[0].major_label_policy = AllLabels()
     if len(names) > 8:
         plot.xaxis[0].major_label_orientation = 0.6
     plot.xaxis[0].axis_label, plot.yaxis[0].axis_label = x_label, y_label

@@ -9,6 +9,7 @@ import numpy as np
 
 from mdtim.labels import Labels
 from mdtim.panel import IntArray, Panel
+from mdtim.report.gaps import empty_columns
 from mdtim.report.lines import Fill, make_line
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def plot(imputation: Imputation, columns: Sequence[str] | None, series: Any) -> 
     except ImportError as error:
         raise ImportError("plot() draws with matplotlib: pip install 'mdtim[plot]'") from error
     panel = imputation.table.panel
-    variates, number = _choose_columns(panel, columns), _choose_series(panel, series)
+    variates, number = _choose_columns(imputation, columns), _choose_series(panel, series)
     fill = Fill.of(imputation)
     # A figure of its own, not one of pyplot's: it shows in a notebook and leaks nowhere.
     figure = Figure(figsize=(10, 0.6 + 2.1 * len(variates)), layout="constrained")
@@ -73,9 +74,10 @@ def _draw(axis: Axes, fill: Fill, variate: int, number: int) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _choose_columns(panel: Panel, columns: Sequence[str] | None) -> list[int]:
+def _choose_columns(imputation: Imputation, columns: Sequence[str] | None) -> list[int]:
+    panel = imputation.table.panel
     if columns is None:
-        order = np.argsort(panel.observed.sum(axis=0), kind="stable")
+        order = np.lexsort((panel.observed.sum(axis=0), empty_columns(imputation)))
         return [int(variate) for variate in order[:MAX_COLUMNS]]
     names = [columns] if isinstance(columns, str) else list(columns)
     unknown = [name for name in names if name not in panel.variates]

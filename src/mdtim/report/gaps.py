@@ -11,16 +11,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mdtim.panel import FloatArray, IntArray, gap_lengths
+from mdtim.panel import BoolArray, FloatArray, IntArray, gap_lengths
 from mdtim.scaling import Standardizer
 
 if TYPE_CHECKING:
     from mdtim.imputation import Imputation
 
 
+def empty_columns(imputation: Imputation) -> BoolArray:
+    """(V,) True for the columns of which nothing was observed and nothing filled.
+
+    They have no gaps: a gap has a value on one of its sides at least.
+    """
+    panel, cells = imputation.table.panel, imputation.cells
+    filled = np.bincount(cells.variates[np.isfinite(cells.filled)], minlength=len(panel.variates))
+    empty: BoolArray = ~panel.observed.any(axis=0) & (filled == 0)
+    return empty
+
+
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """All gaps, by column and then by row; every array is (G,)."""
+    """All gaps of the columns that are not empty, by column and then by row; arrays are (G,)."""
 
     rows: IntArray
     """First row in the panel."""
@@ -38,7 +49,8 @@ class Gaps:
     def of(cls, imputation: Imputation) -> Gaps:
         """Find the gaps of a filled table."""
         panel, cells = imputation.table.panel, imputation.cells
-        rows, variates, lengths = gap_lengths(panel.observed, panel.offsets)
+        known = panel.observed | empty_columns(imputation)
+        rows, variates, lengths = gap_lengths(known, panel.offsets)
         is_filled = np.isfinite(cells.filled)
         at = (cells.rows[is_filled], cells.variates[is_filled])
         starts, keys = (v * len(panel.values) + r for r, v in ((rows, variates), at))

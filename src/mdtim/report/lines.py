@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, gap_lengths
+from mdtim.report.written import written_cells
 
 if TYPE_CHECKING:
     from mdtim.imputation import Imputation
@@ -33,7 +34,7 @@ class Fill:
 
     panel: Panel
     mean: FloatArray
-    """NaN where observed or left missing."""
+    """As the filled table has them, NaN where observed or left missing."""
     bounds: tuple[FloatArray, ...]
     """One for each of QUANTILES, NaN as in `mean`."""
 
@@ -42,7 +43,7 @@ class Fill:
         """Spread the filled cells out over the panel."""
         panel, cells = imputation.table.panel, imputation.cells
         mean = np.full(panel.values.shape, np.nan)
-        mean[cells.rows, cells.variates] = cells.filled
+        mean[cells.rows, cells.variates] = written_cells(imputation)
         unfilled = np.isnan(mean)
         bounds = (imputation.panel_quantile(level) for level in QUANTILES)
         return cls(panel, mean, tuple(np.where(unfilled, np.nan, bound) for bound in bounds))

@@ -11,7 +11,9 @@ import torch
 from mdtim.labels import Labels
 from mdtim.panel import BoolArray, FloatArray, IntArray, gap_lengths
 from mdtim.report import words
+from mdtim.report.gaps import empty_columns
 from mdtim.report.lines import QUANTILES, context_of
+from mdtim.report.written import written_cells
 
 if TYPE_CHECKING:
     from mdtim.imputation import Imputation
@@ -25,7 +27,7 @@ _FILLED = "#e0601f"
 def imputation_html(imputation: Imputation) -> str:
     """Counts, and the longest filled gap with its bands."""
     panel, filled = imputation.table.panel, int(np.isfinite(imputation.cells.filled).sum())
-    gaps = gap_lengths(panel.observed, panel.offsets)
+    gaps = gap_lengths(panel.observed | empty_columns(imputation), panel.offsets)
     missing, lengths = int(imputation.missing.sum()), gaps[2]
     facts = {
         "table": words.count(len(panel.values), "step")
@@ -117,7 +119,7 @@ def _longest_gap(
     own = torch.from_numpy(np.flatnonzero(inside))
     whole = imputation.distribution
     spread = whole.take(own)
-    lines[0, steps] = cells.filled[inside]
+    lines[0, steps] = written_cells(imputation)[inside]
     for number, level in enumerate(QUANTILES, start=1):
         lines[number, steps] = spread.quantile(level).numpy()
     labels = Labels.of(panel)

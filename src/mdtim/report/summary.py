@@ -7,7 +7,7 @@ renderer. What is not a finite number is None.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,10 @@ from mdtim.evaluation import Evaluation
 from mdtim.inspection import MissingMap, missing_map
 from mdtim.labels import Labels
 from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, length_groups
-from mdtim.report.gaps import Gaps
+from mdtim.report.about import AboutFacts
+from mdtim.report.gaps import Gaps, empty_columns
 from mdtim.report.lines import Fill, context_of
+from mdtim.report.written import decimals_of
 
 if TYPE_CHECKING:
     from mdtim.imputation import Imputation
@@ -45,9 +47,12 @@ class TableFacts:
     share: float
     filled: int
     gaps: int
+    """Of the columns that are not empty, as in all that is said of gaps."""
     longest_gap: int
     left_missing: tuple[str, ...]
     """Columns of which some cells are not filled."""
+    empty: tuple[str, ...]
+    """Those of which nothing was observed and nothing is filled."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,8 @@ class GapFacts:
     position: int
     """Its first step, from 0 in its series."""
     length: int
+    decimals: int | None
+    """Of the column's observed values; None for more than six."""
     mean: float | None
     """Of the filled values."""
     band90: float | None
@@ -100,6 +107,8 @@ class ChartFacts:
     missing: int
     filled: int
     gaps: int
+    decimals: int | None
+    """Of the column's observed values; None for more than six."""
     lowest: float | None
     highest: float | None
     """Of the filled values."""
@@ -127,9 +136,10 @@ class LengthFacts:
 class Summary:
     """All that a report says."""
 
+    about: AboutFacts
     table: TableFacts
     columns: tuple[ColumnFacts, ...]
-    """Most missing cells first."""
+    """Most missing cells first, empty ones last."""
     lengths: tuple[LengthFacts, ...]
     map: MissingMap
     first_gaps: tuple[GapFacts, ...]
@@ -145,21 +155,34 @@ class Summary:
         return document
 
 
-def summarize(imputation: Imputation, evaluation: Evaluation | None = None) -> Summary:
+def summarize(
+    imputation: Imputation,
+    evaluation: Evaluation | None = None,
+    *,
+    name: str | None = None,
+    notes: Sequence[str] | None = None,
+) -> Summary:
     """Collect what a report says about a filled table, and about hidden cells if scored."""
-    return summarize_fill(imputation, Fill.of(imputation), evaluation)
+    return summarize_fill(imputation, Fill.of(imputation), evaluation, name, notes)
 
 
-def summarize_fill(imputation: Imputation, fill: Fill, evaluation: Evaluation | None) -> Summary:
+def summarize_fill(
+    imputation: Imputation,
+    fill: Fill,
+    evaluation: Evaluation | None,
+    name: str | None,
+    notes: Sequence[str] | None,
+) -> Summary:
     """As :func:`summarize`, where the panels of the fill are at hand already."""
     panel, missing = imputation.table.panel, imputation.missing
-    labels, gaps = Labels.of(panel), Gaps.of(imputation)
-    order = np.argsort(-missing.sum(axis=0), kind="stable")
+    labels, gaps, empty = Labels.of(panel), Gaps.of(imputation), empty_columns(imputation)
+    order = np.lexsort((-missing.sum(axis=0), empty))
     columns = tuple(_column(panel, gaps, int(variate)) for variate in order)
     chosen, left_out = _choose_charts(gaps, order)
     listed = [gaps.first_to_look_at(gaps.numbers_in(*pair), MAX_GAPS_PER_CHART) for pair in chosen]
+    decimals = {v: decimals_of(panel.values[:, v]) for v in {variate for variate, _ in chosen}}
     charts = tuple(
-        _chart(fill, gaps, labels, number, pair, own)
+        _chart(fill, gaps, labels, decimals[pair[0]], number, pair, own)
         for number, (pair, own) in enumerate(zip(chosen, listed, strict=True))
     )
     by_number = {
@@ -169,7 +192,8 @@ def summarize_fill(imputation: Imputation, fill: Fill, evaluation: Evaluation | 
     }
     first = gaps.first_to_look_at(np.array(sorted(by_number), dtype=np.int64), MAX_FIRST_GAPS)
     return Summary(
-        table=_table(imputation.table, missing, gaps, columns, labels),
+        about=AboutFacts.of(imputation, name, notes),
+        table=_table(imputation.table, missing, gaps, columns, labels, empty),
         columns=columns,
         lengths=_lengths(gaps),
         map=missing_map(panel, order, MAX_BINS),
@@ -186,6 +210,7 @@ def _table(
     gaps: Gaps,
     columns: tuple[ColumnFacts, ...],
     labels: Labels,
+    empty: BoolArray,
 ) -> TableFacts:
     panel = table.panel
     times, count = panel.timestamps, int(missing.sum())
@@ -206,12 +231,14 @@ def _table(
         gaps=len(gaps),
         longest_gap=int(gaps.lengths.max(initial=0)),
         left_missing=tuple(c.column for c in columns if c.filled < c.missing),
+        empty=tuple(panel.variates[variate] for variate in np.flatnonzero(empty)),
     )
 
 
 def _column(panel: Panel, gaps: Gaps, variate: int) -> ColumnFacts:
     own = gaps.numbers_in(variate)
     lengths, filled = gaps.lengths[own], gaps.filled[own]
+    missing = int((~panel.observed[:, variate]).sum())
     known = ~np.isnan(gaps.uncertainty[own])
     uncertainty = None
     if known.any():
@@ -219,8 +246,8 @@ def _column(panel: Panel, gaps: Gaps, variate: int) -> ColumnFacts:
         uncertainty = float((gaps.uncertainty[own][known] * shares).sum())
     return ColumnFacts(
         column=panel.variates[variate],
-        missing=int(lengths.sum()),
-        share=int(lengths.sum()) / max(len(panel.values), 1),
+        missing=missing,
+        share=missing / max(len(panel.values), 1),
         filled=int(filled.sum()),
         gaps=len(own),
         median_gap=float(np.median(lengths)) if len(own) else None,
@@ -243,7 +270,13 @@ def _choose_charts(gaps: Gaps, order: IntArray) -> tuple[list[tuple[int, int]], 
 
 
 def _chart(
-    fill: Fill, gaps: Gaps, labels: Labels, number: int, pair: tuple[int, int], listed: list[int]
+    fill: Fill,
+    gaps: Gaps,
+    labels: Labels,
+    decimals: int | None,
+    number: int,
+    pair: tuple[int, int],
+    listed: list[int],
 ) -> ChartFacts:
     variate, series = pair
     own = gaps.numbers_in(variate, series)
@@ -258,18 +291,25 @@ def _chart(
         missing=int(gaps.lengths[own].sum()),
         filled=int(is_filled.sum()),
         gaps=len(own),
+        decimals=decimals,
         lowest=float(mean[is_filled].min()) if is_filled.any() else None,
         highest=float(mean[is_filled].max()) if is_filled.any() else None,
         band50=_mean(inner_high - inner_low),
         band90=_mean(outer_high - outer_low),
-        listed=tuple(_gap(fill, gaps, labels, number, gap, own) for gap in listed),
+        listed=tuple(_gap(fill, gaps, labels, decimals, number, gap, own) for gap in listed),
         variate=variate,
         number=series,
     )
 
 
 def _gap(
-    fill: Fill, gaps: Gaps, labels: Labels, chart: int, number: int, among: IntArray
+    fill: Fill,
+    gaps: Gaps,
+    labels: Labels,
+    decimals: int | None,
+    chart: int,
+    number: int,
+    among: IntArray,
 ) -> GapFacts:
     row, length = int(gaps.rows[number]), int(gaps.lengths[number])
     variate, series = int(gaps.variates[number]), int(gaps.series[number])
@@ -287,6 +327,7 @@ def _gap(
         end=last,
         position=row - first,
         length=length,
+        decimals=decimals,
         mean=_mean(fill.mean[inside, variate]),
         band90=_mean(fill.bounds[-1][inside, variate] - fill.bounds[0][inside, variate]),
         uncertainty=_plain(gaps.uncertainty[number]),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mdtim.evaluation import Evaluation, MethodScore
+from mdtim.evaluation import ColumnScore, Evaluation, MethodScore
+from mdtim.report.about import AboutFacts
 from mdtim.report.summary import ChartFacts, GapFacts, Summary, TableFacts
 
 METHODS = {
@@ -15,18 +16,28 @@ METHODS = {
     "linear": "linear interpolation",
 }
 """Names of the methods, as people know them."""
+MAX_NAMES = 12
+"""Columns that a sentence names."""
 
 
-def number(value: float | None) -> str:
-    """Four figures.
+def number(value: float | None, decimals: int | None = None) -> str:
+    """Four figures; of a column of rounded values no more than two decimals beyond its own.
+
+    Parameters
+    ----------
+    decimals : of the column's values; None where they are not rounded
 
     Examples
     --------
     >>> [number(x) for x in (0.0, 1234567.8, 12.34567, -0.5, 1e-9, None)]
     ['0', '1,234,568', '12.35', '−0.5', '1e−09', '–']
+    >>> [number(x, 1) for x in (1e-9, -1e-9, 0.06525, 12.34567, 1234567.8)]
+    ['0', '0', '0.065', '12.35', '1,234,568']
     """
     if value is None:
         return "–"
+    if decimals is not None:
+        value = round(value, decimals + 2) or 0.0  # never a negative zero
     size = math.floor(math.log10(abs(value))) if value else 0
     if -5 < size < 9:
         text = f"{value:,.{max(3 - size, 0)}f}"
@@ -91,6 +102,30 @@ def shorten(name: str, most: int = 24) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
+def page_title(about: AboutFacts) -> str:
+    """Say what the page is, the table first: the tab of a browser cuts what is long."""
+    return "Filled gaps" if about.name is None else f"{about.name}: filled gaps"
+
+
+def origin(about: AboutFacts) -> str:
+    """What filled the table, and how well on cells that were held out to tell."""
+    parts = []
+    if about.window is not None:
+        parts.append(f"window of {count(about.window, 'step')}")
+    if about.trained is not None:
+        size = ""
+        if about.weights is not None:
+            size = f"network of {about.weights / 1e6:.1f} million weights, "
+        parts.append(size + about.trained)
+    if about.validation_mae is not None and about.linear_mae is not None:
+        parts.append(
+            f"error on held-out cells {decimals(about.validation_mae)} std, linear interpolation "
+            f"{decimals(about.linear_mae)}"
+        )
+    text = " · ".join([*parts, f"mdtim {about.version}"])
+    return text[0].upper() + text[1:] if parts else text
+
+
 def title(facts: ChartFacts | GapFacts) -> str:
     """Column, and series where there are several."""
     return facts.column if facts.series is None else f"{facts.column}, series {facts.series}"
@@ -114,11 +149,26 @@ def describe_map(summary: Summary) -> str:
     """Say what the map of the missing shows."""
     whole = [facts for facts in summary.columns if facts.missing]
     worst, rest = whole[0], len(summary.columns) - len(whole)
-    text = f"{worst.column} lacks the most, {percent(worst.share)} of its steps."
+    text = ""
+    if worst.column not in summary.table.empty:
+        text = f"{worst.column} lacks the most, {percent(worst.share)} of its steps."
+    text = f"{text} {describe_empty(summary)}".strip()
     if rest:
         verb = "lacks" if rest == 1 else "lack"
         text += f" {count(rest, 'column')} of {len(summary.columns):,} {verb} nothing."
     return text
+
+
+def describe_empty(summary: Summary) -> str:
+    """Name the columns that were never observed; nothing where there are none."""
+    names = summary.table.empty
+    if not names:
+        return ""
+    listed = ", ".join(names[:MAX_NAMES])
+    if len(names) > MAX_NAMES:
+        listed += f" and {len(names) - MAX_NAMES:,} further columns"
+    verbs = "was never observed and is" if len(names) == 1 else "were never observed and are"
+    return f"{listed} {verbs} left missing."
 
 
 def describe_lengths(summary: Summary) -> str:
@@ -137,11 +187,11 @@ def describe_chart(facts: ChartFacts) -> str:
     )
     if not facts.filled:
         return text + "; left missing."
-    low, high = number(facts.lowest), number(facts.highest)
+    low, high = (number(value, facts.decimals) for value in (facts.lowest, facts.highest))
     text += f", filled with {low if low == high else f'values from {low} to {high}'}."
     if facts.band90 is not None:
-        text += f" The 90 % band is on average {number(facts.band90)} wide,"
-        text += f" the 50 % band {number(facts.band50)}."
+        text += f" The 90 % band is on average {number(facts.band90, facts.decimals)} wide,"
+        text += f" the 50 % band {number(facts.band50, facts.decimals)}."
     return text
 
 
@@ -169,6 +219,26 @@ def describe_errors(evaluation: Evaluation) -> str:
         )
     text = "; ".join(texts) + "."
     return text[0].upper() + text[1:]
+
+
+def describe_columns(evaluation: Evaluation) -> str:
+    """Name the columns in which the model is not better than linear interpolation."""
+    worse = [facts for facts in evaluation.columns if not beats_linear(facts)]
+    if not worse:
+        return "In every column the mean absolute error is below that of linear interpolation."
+    listed = ", ".join(facts.column for facts in worse[:MAX_NAMES])
+    if len(worse) > MAX_NAMES:
+        listed += f" and {len(worse) - MAX_NAMES:,} more"
+    return (
+        f"In {len(worse):,} of {count(len(evaluation.columns), 'column')} mdtim is not better than "
+        f"linear interpolation by its mean absolute error: {listed}."
+    )
+
+
+def beats_linear(facts: ColumnScore) -> bool:
+    """Whether the model's mean absolute error is below that of linear interpolation."""
+    errors = {row.method: row.mae for row in facts.rows}
+    return errors["mdtim"] < errors["linear"]
 
 
 def best_simple(rows: Sequence[MethodScore]) -> MethodScore:

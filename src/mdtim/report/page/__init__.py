@@ -20,6 +20,11 @@ from mdtim.report.charts import MAX_MAP_COLUMNS, chart_document
 from mdtim.report.lines import Fill
 from mdtim.report.summary import ColumnFacts, LengthFacts, Summary
 
+MAX_OPEN_CHARTS = 12
+"""Further charts are drawn when somebody opens them: many columns are not to bury the rest."""
+MAX_ROWS = 24
+"""A longer table scrolls by itself."""
+
 
 def render_page(summary: Summary, fill: Fill) -> str:
     """Make the whole HTML document.
@@ -34,6 +39,8 @@ def render_page(summary: Summary, fill: Fill) -> str:
         s=summary,
         axis=Labels.of(fill.panel).axis_range(),
         max_map_columns=MAX_MAP_COLUMNS,
+        max_open_charts=MAX_OPEN_CHARTS,
+        max_rows=MAX_ROWS,
         policy=policy,
         style=Markup(_read("page.css")),
         charts=Markup(json_for_script(chart_document(summary, fill))),
@@ -88,6 +95,18 @@ def _column_rows(columns: tuple[ColumnFacts, ...]) -> list[list[str]]:
     ]
 
 
+def _places(summary: Summary) -> list[tuple[str, str]]:
+    """Where a column is found on the page, by its name: its charts, or else its row."""
+    charts = [(words.title(c), f"chart-{number}") for number, c in enumerate(summary.charts)]
+    charted = {facts.column for facts in summary.charts}
+    rows = [
+        (facts.column, f"column-{number}")
+        for number, facts in enumerate(summary.columns)
+        if facts.column not in charted
+    ]
+    return charts + rows
+
+
 def _length_rows(lengths: tuple[LengthFacts, ...]) -> list[list[str]]:
     return [
         [words.length_range(facts.shortest, facts.longest), f"{facts.gaps:,}", f"{facts.cells:,}"]
@@ -127,7 +146,10 @@ def _template() -> Any:
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.filters |= {
         **{f.__name__: f for f in (words.number, words.decimals, words.count, words.percent)},
-        **{f.__name__: f for f in (words.subtitle, words.best_simple)},
+        **{f.__name__: f for f in (words.subtitle, words.page_title, words.origin)},
+        **{f.__name__: f for f in (words.best_simple, words.beats_linear)},
+        **{f.__name__: f for f in (words.describe_columns, words.describe_empty)},
+        "places": _places,
         **{f.__name__: f for f in (words.describe_map, words.describe_lengths)},
         **{f.__name__: f for f in (words.describe_chart, words.describe_calibration)},
         "describe_errors": words.describe_errors,

@@ -8,6 +8,7 @@
   const inView = new Set();
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const shown = document.getElementById("shown");
+  const NARROW = 480, SHORT = 12; // pixels of a chart, and letters of a name on it
   // Range of the axis that holds everything, and the one that is shown.
   const whole = shown ? [Number(shown.dataset.start), Number(shown.dataset.end)] : [0, 1];
   let range = whole;
@@ -125,6 +126,13 @@
     }
   }
 
+  function shortenNames(plot) {
+    // On a telephone the strips need the room; the table of columns has the names whole.
+    for (const label of plot.left[0].major_label_overrides.values()) {
+      if (label.text.length > SHORT) label.text = `${label.text.slice(0, SHORT - 1)}…`;
+    }
+  }
+
   async function draw(element) {
     if (drawn.has(element)) return;
     drawn.set(element, null);
@@ -138,6 +146,7 @@
       for (const source of own) source.data = dataOf(sources[source.name]);
     }
     drawn.set(element, plot);
+    if (plot.name === "map" && element.clientWidth < NARROW) shortenNames(plot);
     quieten(element);
     element.firstElementChild.ariaHidden = "true";
     paint(element, plot);
@@ -153,6 +162,7 @@
 
   async function drawRest() {
     for (const element of elements) {
+      if (element.closest("details:not([open])")) continue; // drawn when it is opened
       await draw(element);
       await new Promise((next) => setTimeout(next, 0));
     }
@@ -199,8 +209,45 @@
     if (how) move(how);
     if (!id) return;
     show(Number(from), Number(to));
-    const element = document.getElementById(id);
-    element.closest("section").scrollIntoView();
-    element.focus({ preventScroll: true });
+    goTo(document.getElementById(id));
   });
+
+  // -- to a column by its name
+
+  function goTo(element) {
+    const late = element.closest("details");
+    if (late) late.open = true;
+    (element.closest(".line") ?? element).scrollIntoView();
+    element.focus({ preventScroll: true });
+  }
+
+  function goToNamed(find) {
+    const wanted = find.value.trim().toLowerCase();
+    const places = [...find.list.options];
+    const has = (fits) => places.find((place) => fits(place.value.toLowerCase()));
+    const found = has((name) => name === wanted) ?? has((name) => name.startsWith(wanted))
+      ?? has((name) => name.includes(wanted));
+    find.setCustomValidity(found ? "" : "No column has such a name.");
+    if (find.reportValidity() && wanted) goTo(document.getElementById(found.dataset.place));
+  }
+
+  const find = document.getElementById("find");
+  find?.form.addEventListener("submit", (event) => event.preventDefault());
+  find?.addEventListener("keydown", ({ key }) => key === "Enter" && goToNamed(find));
+  find?.addEventListener("input", ({ inputType }) => {
+    find.setCustomValidity("");
+    // Who picks a name from the list types nothing.
+    if (find.value && (inputType ?? "insertReplacementText") === "insertReplacementText") goToNamed(find);
+  });
+
+  // -- tables that are wider than the page show that they go on
+
+  const scrolls = [...document.querySelectorAll(".scroll")];
+  const mark = (table) => table.classList.toggle(
+    "cut", table.scrollLeft + table.clientWidth < table.scrollWidth - 1);
+  const widths = new ResizeObserver((entries) => entries.forEach(({ target }) => mark(target)));
+  for (const table of scrolls) {
+    widths.observe(table);
+    table.addEventListener("scroll", () => mark(table), { passive: true });
+  }
 })();
