@@ -17,7 +17,17 @@ PACKAGES = ("report", "bench", "benchmark", "pretraining", "service", "batch")
 
 # A module imports only from lower tiers, or from its own tier.
 TIERS = [
-    {"atomic", "panel", "config", "windows", "missingness", "metrics", "scaling", "autowindow"},
+    {
+        "atomic",
+        "panel",
+        "config",
+        "windows",
+        "missingness",
+        "metrics",
+        "scaling",
+        "autowindow",
+        "series_scales",
+    },
     {
         *(
             "columns",

@@ -23,7 +23,6 @@ from mdtim.batch.source import Part, Piece
 from mdtim.batch.survey import _one_spacing
 from mdtim.batch.target import MODEL_FILES
 from mdtim.checkpoint import FILES
-from mdtim.doubts import ImputationWarning
 from mdtim.grid import Spacing, Workdays
 from mdtim.imputer import MDTIMImputer
 from mdtim.table import Table, TableOptions
@@ -279,22 +278,6 @@ def test_without_a_model_one_is_fitted_to_a_sample_and_kept(source: Path, tmp_pa
     frame = pd.concat([pd.read_parquet(path) for path in sorted(source.glob("*.parquet"))])
     filled = kept.transform(frame.sort_values(["sensor", "time"]).reset_index(drop=True))
     same(first[filled.columns.tolist()], filled)
-
-
-@pytest.mark.filterwarnings("ignore::mdtim.doubts.ImputationWarning")
-def test_series_of_different_size_are_named_in_a_sample_too(tmp_path: Path) -> None:
-    from conftest import tiny_config
-
-    (tmp_path / "source").mkdir()
-    for name, size in (("a", 1_000.0), ("b", 1.0)):
-        times = pd.date_range("2024", periods=400, freq="h")
-        waves = size * np.sin(np.arange(400) / 5)
-        waves[50:60] = np.nan
-        frame = pd.DataFrame({"time": times, "sensor": name, "x": waves})
-        frame.to_parquet(tmp_path / "source" / f"{name}.parquet", index=False)
-    estimator = MDTIMImputer(16, tiny_config(max_steps=2), device="cpu", progress=False)
-    with pytest.warns(ImputationWarning, match="such as 'b'"):
-        run_batch(str(tmp_path / "source"), str(tmp_path / "out"), OPTIONS, estimator=estimator)
 
 
 def test_a_small_data_set_is_sampled_as_the_whole_table_however_it_is_cut(case: Case) -> None:

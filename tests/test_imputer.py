@@ -271,17 +271,6 @@ def test_an_option_that_cannot_be_meant_is_refused(
         imputer(**options).fit(table)
 
 
-def test_series_of_very_different_size_in_one_table_are_warned_about(table: pd.DataFrame) -> None:
-    small, large = table.assign(at="a"), table.assign(at="b", flow=1_000 * table["flow"])
-    both = pd.concat([small, large], ignore_index=True)
-    with pytest.warns(ImputationWarning, match="'flow' 1 of 2 series vary by less .* such as 'a'"):
-        imputer(id="at").fit(both)
-    alike = pd.concat([small, large.assign(flow=2 * table["flow"])], ignore_index=True)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="in column")
-        imputer(id="at").fit(alike)
-
-
 def test_a_column_with_a_single_known_value_says_that_its_intervals_mean_nothing(
     table: pd.DataFrame,
 ) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mdtim.panel import Panel, Surroundings, gap_lengths
+from mdtim.panel import Panel, SeriesMoments, Surroundings, gap_lengths
 
 
 def panel_of(values, offsets):
@@ -71,7 +71,10 @@ def test_a_row_has_the_same_key_in_any_table_it_is_in():
     whole = Panel(np.zeros((10, 1)), np.array([0, 6, 10]), ("x",), names=("a", "b"))
     other = Panel(np.zeros((4, 1)), np.array([0, 4]), ("x",), names=("b",))
     nowhere = np.zeros((1, 1))
-    around = Surroundings(np.array([2]), nowhere.astype(int), nowhere, nowhere.astype(int), nowhere)
+    unknown = SeriesMoments(nowhere.astype(int), nowhere, nowhere)
+    around = Surroundings(
+        np.array([2]), nowhere.astype(int), nowhere, nowhere.astype(int), nowhere, unknown
+    )
     cut = Panel(np.zeros((3, 1)), np.array([0, 3]), ("x",), names=("a",), surroundings=around)
     assert np.array_equal(whole.row_keys()[6:], other.row_keys())
     assert np.array_equal(whole.row_keys()[2:5], cut.row_keys())

@@ -6,10 +6,12 @@ import warnings
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mdtim.fitting import FitReport
 from mdtim.panel import Panel
 from mdtim.scaling import Standardizer
+from mdtim.series_scales import ENOUGH, PanelScales
 
 FAR = 8.0
 """Standard deviations, or times as wide, by which a table is not like the one of the fit."""
@@ -19,8 +21,6 @@ FEW = 20
 """Fewer known values do not tell how far a column strays."""
 MANY = 100
 """Known values that tell how much a column varies."""
-SMALL = 30.0
-"""A series that varies by less than such a part of its column is below what a window resolves."""
 WIDER = 2.0
 """Times as much as in the fit, by which a column that varies more has intervals too narrow."""
 SHORT = 8
@@ -71,11 +71,14 @@ def of_the_window(panel: Panel, asked: int | str, taken: int) -> None:
         )
 
 
-def of_readings(panel: Panel, standardizer: Standardizer) -> None:
-    """Readings so far from all others that they are faults, or in other units."""
-    with np.errstate(over="ignore"):
-        away = np.abs(panel.values - standardizer.mean) / standardizer.std
-    far = panel.observed & (away > FAULTY) & standardizer.varies
+def of_readings(panel: Panel, standardized: NDArray[np.float32]) -> None:
+    """Readings so far from all others that they are faults, or in other units.
+
+    Parameters
+    ----------
+    standardized : (N, V) the panel's values in the scales of columns or series
+    """
+    far = np.abs(np.nan_to_num(standardized)) > FAULTY
     for column in np.flatnonzero(far.any(axis=0)):
         readings = panel.values[far[:, column], column]
         _warn(
@@ -85,23 +88,22 @@ def of_readings(panel: Panel, standardizer: Standardizer) -> None:
         )
 
 
-def of_series(panel: Panel, standardizer: Standardizer) -> None:
-    """Series share the scale of a column: one of a far smaller size is filled roughly."""
-    series = panel.series_of_rows()
-    for column in np.flatnonzero(standardizer.varies):
-        known = panel.observed[:, column]
-        of = series[known]
-        z = (panel.values[known, column] - standardizer.mean[column]) / standardizer.std[column]
-        count = np.bincount(of, minlength=panel.num_series)
-        mean = np.bincount(of, z, panel.num_series) / np.maximum(count, 1)
-        square = np.bincount(of, (z - mean[of]) ** 2, panel.num_series) / np.maximum(count, 1)
-        small = np.flatnonzero((count >= 100) & (square > 0) & (square * SMALL**2 < 1))
-        if small.size:
+def of_series(panel: Panel, scales: PanelScales) -> None:
+    """Where series differ in size: those that tell too little of theirs, or have another now."""
+    gaps = np.zeros(scales.rough.shape, dtype=bool)
+    rows, columns = np.nonzero(~panel.observed)
+    gaps[panel.series_of_rows()[rows], columns] = True
+    few = f"have fewer than {ENOUGH} known values: their gaps are filled in the scale of all"
+    more = (
+        "vary far more than when the model was fitted: they are filled in the scale they have "
+        "here; check their units, or fit on this table"
+    )
+    for chosen, what in ((scales.rough & gaps, few), (scales.outgrown, more)):
+        for column in np.flatnonzero(chosen.any(axis=0)):
+            those = np.flatnonzero(chosen[:, column])
             _warn(
-                f"in column {panel.variates[column]!r} {small.size} of {panel.num_series} series "
-                f"vary by less than a {SMALL:.0f}th of the whole column, such as "
-                f"{panel.names[small[0]]!r}: their gaps are filled roughly; fit series of such "
-                "different size apart"
+                f"in column {panel.variates[column]!r} series differ much in size, and "
+                f"{those.size} of {panel.num_series}, such as {panel.names[those[0]]!r}, {what}"
             )
 
 
@@ -126,19 +128,25 @@ def of_the_fit(report: FitReport) -> None:
         )
 
 
-def of_another_table(panel: Panel, fitted: Standardizer) -> None:
+def of_another_table(panel: Panel, scales: PanelScales) -> None:
     """Columns that look as if they were in other units than when the model was fitted."""
-    here = Standardizer.fit(panel.values)
+    fitted, mean, std = scales.columns, scales.columns.mean, scales.columns.std
+    values, unit = panel.values, np.full(len(mean), "")
+    if scales.apart.any():  # its series are compared with themselves
+        values = np.where(scales.apart, scales.forward(values, panel.series_of_rows()), values)
+        mean, std = np.where(scales.apart, 0.0, mean), np.where(scales.apart, 1.0, std)
+        unit = np.where(scales.apart, " in stds of its series", "")
+    here = Standardizer.fit(values)
     enough = (panel.observed.sum(axis=0) >= 20) & fitted.varies & here.seen
-    away = np.abs(here.mean - fitted.mean) > FAR * fitted.std
-    wider = here.varies & (here.std > FAR * fitted.std)
+    away = np.abs(here.mean - mean) > FAR * std
+    wider = here.varies & (here.std > FAR * std)
     # A calm stretch is narrower than a year, but hardly by as much as other units would be.
-    narrower = here.varies & (here.std * FAR**2 < fitted.std)
+    narrower = here.varies & (here.std * FAR**2 < std)
     far = np.flatnonzero(enough & (away | wider | narrower))
     if far.size:
         told = ", ".join(
             f"{panel.variates[column]!r} ({here.mean[column]:.3g} ± {here.std[column]:.3g}, fitted "
-            f"on {fitted.mean[column]:.3g} ± {fitted.std[column]:.3g})"
+            f"on {mean[column]:.3g} ± {std[column]:.3g}{unit[column]})"
             for column in far
         )
         _warn(
@@ -146,10 +154,10 @@ def of_another_table(panel: Panel, fitted: Standardizer) -> None:
             "fit on this table"
         )
     many = panel.observed.sum(axis=0) >= MANY
-    more = enough & many & here.varies & (here.std > WIDER * fitted.std) & ~(away | wider)
+    more = enough & many & here.varies & (here.std > WIDER * std) & ~(away | wider)
     if more.any():
         told = ", ".join(
-            f"{panel.variates[column]!r} ({here.std[column] / fitted.std[column]:.1f} times)"
+            f"{panel.variates[column]!r} ({here.std[column] / std[column]:.1f} times)"
             for column in np.flatnonzero(more)
         )
         _warn(

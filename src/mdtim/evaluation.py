@@ -17,7 +17,7 @@ from mdtim.imputer import MDTIMImputer
 from mdtim.inference import Cells
 from mdtim.missingness import joint_share, points_and_runs
 from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, gap_lengths, length_groups
-from mdtim.scaling import Standardizer
+from mdtim.series_scales import PanelScales
 from mdtim.table import Table
 
 CALIBRATION_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -26,7 +26,10 @@ CALIBRATION_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 @dataclass(frozen=True)
 class MethodScore:
-    """Errors of one method over the hidden cells, in units of each column's std."""
+    """Errors of one method over the hidden cells, in units of each column's std.
+
+    In a column whose series differ much in size these units are the std of each series.
+    """
 
     method: str
     mae: float
@@ -202,7 +205,7 @@ class _ScoredFills:
     rows: IntArray
     variates: IntArray
     errors: dict[str, FloatArray]
-    """Method → (M,) fill less truth in units of the column's std; the model first."""
+    """Method → (M,) fill less truth in units of the column's or series' std; the model first."""
     crps: FloatArray
     """(M,) of the model, in the same units."""
     distribution: BinDistribution
@@ -215,7 +218,8 @@ class _ScoredFills:
         # A column of which nothing is left to see cannot be filled, and is not scored.
         scored = hidden[cells.rows, cells.variates] & ~np.isnan(cells.filled)
         at = rows, variates = cells.rows[scored], cells.variates[scored]
-        truth, std = panel.values[at], Standardizer.fit(panel.values).std[variates]
+        truth = panel.values[at]
+        std = PanelScales.fit(panel).std[panel.series_of_rows()[rows], variates]
         shown = without(panel, hidden).values
         errors = {"mdtim": (cells.filled[scored] - truth) / std}
         for name, fill in BASELINES.items():

@@ -32,6 +32,7 @@ from mdtim.pretrained import (
 from mdtim.progress import Listener, filling_progress, show_fit, training_progress
 from mdtim.runtime import resolve_device
 from mdtim.scaling import Standardizer
+from mdtim.series_scales import PanelScales, SeriesScales
 from mdtim.table import Table, TableOptions, plain
 
 
@@ -213,9 +214,10 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
         device = resolve_device(self.device)
         standardizer = Standardizer.fit(panel.values)
         doubts.of_columns(panel)
-        doubts.of_readings(panel, standardizer)
-        if self.id is not None:
-            doubts.of_series(panel, standardizer)
+        series_scales = SeriesScales.fit(panel, standardizer)
+        scales = PanelScales.of(panel, standardizer, series_scales)
+        standardized = scales.forward(panel.values, panel.series_of_rows())
+        doubts.of_readings(panel, standardized)
         modelled = np.flatnonzero(standardizer.varies)
         name = self._resolve_preset(device, adapt)
         # A number of steps is a wish to train.
@@ -239,7 +241,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             with training_progress(self.progress) as on_step:
                 network, corrections, report = fit_network(
                     panel.select(modelled),
-                    standardizer.forward(panel.values)[:, modelled],
+                    standardized[:, modelled],
                     config,
                     window,
                     device=device,
@@ -260,6 +262,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             window,
             panel.variates,
             standardizer,
+            series_scales,
             network,
             corrections,
             report,

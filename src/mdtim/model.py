@@ -35,6 +35,7 @@ from mdtim.readout import label_blur
 from mdtim.sampling import sample_series
 from mdtim.scaling import Standardizer
 from mdtim.series import DeviceSeries
+from mdtim.series_scales import PanelScales, SeriesScales, without_scales
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +47,8 @@ class FittedModel:
     variates: tuple[str, ...]
     """All columns of the table, the constant and the never observed ones too."""
     standardizer: Standardizer
+    series_scales: SeriesScales | None
+    """None where one scale for each column holds for all series."""
     network: FactorizedDiT | None
     """None where no column varies: then there is nothing to learn."""
     corrections: Corrections
@@ -65,20 +68,23 @@ class FittedModel:
         constant = self._constant_cells(panel)
         if self.network is None:
             return constant
-        doubts.of_another_table(panel, self.standardizer)
+        scales = self.scales_of(panel)
+        doubts.of_another_table(panel, scales)
+        doubts.of_series(panel, scales)
         doubts.of_another_step(panel, self.step_seconds)
-        said = self._said(panel, self.corrections, keep_distribution, on_windows)
+        said = self._said(panel, scales, self.corrections, keep_distribution, on_windows)
         return said.join(constant)
 
     def _said(
         self,
         panel: Panel,
+        scales: PanelScales,
         corrections: Corrections,
         keep_distribution: bool,
         on_windows: OnWindows | None = None,
     ) -> Cells:
         """What network and corrections say about the cells of columns that vary."""
-        series, columns = self._series(panel)
+        series, columns = self._series(panel, scales)
         batch_size = inference_batch(series, self.window, self.config)
         cells = fill_cells(
             self._predictor(corrections, batch_size),
@@ -89,7 +95,7 @@ class FittedModel:
             keep_distribution=keep_distribution,
             on_windows=on_windows,
         )
-        return _in_data_units(cells, columns, self.standardizer.loosened(panel.values))
+        return _in_data_units(cells, panel, columns, scales)
 
     def sample(self, panel: Panel, number: int) -> FloatArray:
         """(N, V) the panel with its gaps drawn jointly by the network alone, draw `number`."""
@@ -98,7 +104,8 @@ class FittedModel:
         filled[constant.rows, constant.variates] = constant.filled
         if self.network is None:
             return filled
-        series, columns = self._series(panel)
+        scales = self.scales_of(panel)
+        series, columns = self._series(panel, scales)
         batch_size = inference_batch(series, self.window, self.config)
         drawn = sample_series(
             self._predictor(Corrections(), batch_size),
@@ -108,8 +115,8 @@ class FittedModel:
             batch_size=batch_size,
             sample=number,
         )
-        scaler = self.standardizer.loosened(panel.values)
-        drawn = scaler.back(drawn, np.broadcast_to(columns, drawn.shape))
+        series_N1 = panel.series_of_rows()[:, None]
+        drawn = scales.back(drawn, *np.broadcast_arrays(series_N1, columns))
         known = filled[:, columns]
         filled[:, columns] = np.where(np.isnan(known), drawn, known)
         return filled
@@ -124,35 +131,21 @@ class FittedModel:
             max_windows=max_windows,
         )
 
-    def _series(self, panel: Panel) -> tuple[DeviceSeries, IntArray]:
+    def scales_of(self, panel: Panel) -> PanelScales:
+        """Scales of a panel's series, and the bounds that it keeps to."""
+        columns = self.standardizer.loosened(panel.values)
+        return PanelScales.of(panel, columns, self.series_scales)
+
+    def _series(self, panel: Panel, scales: PanelScales) -> tuple[DeviceSeries, IntArray]:
         """Put the modelled variates on the device; also their columns in the panel."""
         assert self.network is not None
         columns = np.flatnonzero(self.standardizer.varies)
-        standardized = self.standardizer.forward(panel.values)[:, columns]
+        standardized = scales.forward(panel.values, panel.series_of_rows())[:, columns]
         line = None
         if self.corrections.stack is not None:
-            line = self._line(panel, standardized.astype(np.float64), columns)
+            line = _line(panel, scales, standardized.astype(np.float64), columns)
         device = self.network.centers.device
         return DeviceSeries.put(standardized, device, line, panel.row_keys()), columns
-
-    def _line(self, panel: Panel, standardized: FloatArray, columns: IntArray) -> FloatArray:
-        """(N, V) interpolation along the whole series, of which the panel may be a part.
-
-        NaN where a series knows nothing of a variate.
-        """
-        around = panel.surroundings
-        if around is None:
-            return interpolate(standardized, panel.offsets)
-
-        def scaled(values: FloatArray) -> FloatArray:
-            return self.standardizer.forward(values)[:, columns].astype(np.float64)
-
-        return linear_between(
-            standardized,
-            panel.offsets,
-            (around.before_steps[:, columns], scaled(around.before_values)),
-            (around.after_steps[:, columns], scaled(around.after_values)),
-        )
 
     def _constant_cells(self, panel: Panel) -> Cells:
         """Cells of columns that never varied: the constant, without doubt."""
@@ -175,6 +168,7 @@ class FittedModel:
             "window": self.window,
             "variates": list(self.variates),
             "standardizer": {name: value.tolist() for name, value in vars(scaler).items()},
+            "series": None if self.series_scales is None else self.series_scales.to_dict(),
             "corrections": self.corrections.to_dict(),
             "report": asdict(self.report),
             "seed": self.seed,
@@ -182,9 +176,11 @@ class FittedModel:
         }
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Weights of the network and what the corrections know."""
+        """Weights of the network, scales of series, and what the corrections know."""
         own = {} if self.network is None else self.network.state_dict()
-        return {**own, **self.corrections.tensors()}
+        arrays = {} if self.series_scales is None else self.series_scales.arrays()
+        scales = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return {**own, **scales, **self.corrections.tensors()}
 
     @classmethod
     def from_document(
@@ -209,7 +205,7 @@ class FittedModel:
         if standardizer.varies.any():
             count = int(standardizer.varies.sum())
             network = FactorizedDiT.to_be_loaded(config.network, config.tokenizer, count)
-            own = without_corrections(tensors)
+            own = without_scales(without_corrections(tensors))
             network.load_state_dict(load_weights(network.state_dict(), own, folder))
             network = network.to(device).eval()
         return cls(
@@ -217,6 +213,7 @@ class FittedModel:
             window=int(document["window"]),
             variates=tuple(document["variates"]),
             standardizer=standardizer,
+            series_scales=SeriesScales.of_document(document, tensors),
             network=network,
             corrections=Corrections.from_dict(document["corrections"], tensors),
             report=FitReport(**document["report"]),
@@ -244,7 +241,8 @@ class JointSampler:
         """What the network says by itself, of all cells at once, as sharp as it draws them."""
         config, count = self.model.config, int(self.model.standardizer.varies.sum())
         sharp = Calibration.of_blur(label_blur(config.diffusion), LEAST_SPREAD, count)
-        return self.model._said(self.panel, Corrections(calibration=sharp), keep_distribution=True)
+        corrections, scales = Corrections(calibration=sharp), self.model.scales_of(self.panel)
+        return self.model._said(self.panel, scales, corrections, keep_distribution=True)
 
     def __call__(self, number: int) -> FloatArray:
         """(N, V) the panel with its gaps drawn jointly, draw `number`."""
@@ -263,16 +261,40 @@ class JointSampler:
         return drawn
 
 
-def _in_data_units(cells: Cells, columns: IntArray, scaler: Standardizer) -> Cells:
-    variates = columns[cells.variates]
+def _line(
+    panel: Panel, scales: PanelScales, standardized: FloatArray, columns: IntArray
+) -> FloatArray:
+    """(N, V) interpolation along the whole series, of which the panel may be a part.
+
+    NaN where a series knows nothing of a variate.
+    """
+    around = panel.surroundings
+    if around is None:
+        return interpolate(standardized, panel.offsets)
+    every = np.arange(panel.num_series)
+
+    def scaled(values: FloatArray) -> FloatArray:
+        return scales.forward(values, every)[:, columns].astype(np.float64)
+
+    return linear_between(
+        standardized,
+        panel.offsets,
+        (around.before_steps[:, columns], scaled(around.before_values)),
+        (around.after_steps[:, columns], scaled(around.after_values)),
+    )
+
+
+def _in_data_units(cells: Cells, panel: Panel, columns: IntArray, scales: PanelScales) -> Cells:
+    series, variates = panel.series_of_rows()[cells.rows], columns[cells.variates]
     distribution = cells.distribution
     if distribution is not None:
-        std, shift = (torch.from_numpy(part[variates]) for part in (scaler.std, scaler.mean))
-        bounds = np.stack([scaler.least[variates], scaler.most[variates]], axis=-1)
+        of_cells = (series, variates)
+        std, shift = (torch.from_numpy(part[of_cells]) for part in (scales.std, scales.mean))
+        bounds = np.stack([part[variates] for part in (scales.columns.least, scales.columns.most)])
         distribution = BinDistribution(
             distribution.probs,
             distribution.low * std + shift,
             distribution.step * std,
-            torch.from_numpy(bounds),
+            torch.from_numpy(bounds.T.copy()),
         )
-    return Cells(cells.rows, variates, scaler.back(cells.filled, variates), distribution)
+    return Cells(cells.rows, variates, scales.back(cells.filled, series, variates), distribution)

@@ -19,6 +19,18 @@ IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
+class SeriesMoments:
+    """How S series lie in V variates, robust to a lone absurd value."""
+
+    counts: IntArray
+    """(S, V) known values; 0 where nobody looked."""
+    mean: FloatArray
+    """(S, V) meaningless where nothing is known."""
+    std: FloatArray
+    """(S, V) 0 where nothing varies."""
+
+
+@dataclass(frozen=True, eq=False)
 class Surroundings:
     """What lies around S series that were cut out of longer ones; V variates.
 
@@ -35,6 +47,8 @@ class Surroundings:
     """(S, V) where the first observed cell after the cut lies."""
     after_values: FloatArray
     """(S, V) its value, NaN where there is none."""
+    moments: SeriesMoments
+    """Of the whole series, where they have no scale from the fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +71,8 @@ class Panel:
     """(N,) one per row, in local time, where the table has timestamps."""
     names: tuple[Any, ...] = ()
     """S series names (values of the id column); empty for a table of one unnamed series."""
+    are_windows: bool = False
+    """True for the windows of an array: their names are numbers, and mean nothing elsewhere."""
     surroundings: Surroundings | None = None
     """What lies around the series; None: they are whole."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mdtim.panel import BoolArray, FloatArray
+from mdtim.panel import BoolArray, FloatArray, IntArray
 
 # Standardized values are rounded to this fraction of a std (far below any bin). The same table in
 # other units then gives the very same numbers to the network, so the result moves with the data.
@@ -43,11 +43,7 @@ class Standardizer:
 
     @classmethod
     def fit(cls, values: FloatArray) -> Standardizer:
-        """Take the statistics from (N, V) values, NaN where missing.
-
-        What lies beyond all reason is left out, and then the most extreme 0.1 % at each end (at
-        least one cell) are pulled in: a few faulty readings must not decide the scale of a column.
-        """
+        """Take the statistics from (N, V) values, NaN where missing."""
         count = values.shape[1]
         mean, std = np.zeros(count), np.ones(count)
         varies, seen = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
@@ -67,12 +63,7 @@ class Standardizer:
                 least[column] = known[0]
             if np.count_nonzero(known == known[-1]) >= enough:
                 most[column] = known[-1]
-            known = _within_reason(known)
-            low = known[int(np.ceil(0.001 * (known.size - 1)))]
-            high = known[int(np.floor(0.999 * (known.size - 1)))]
-            inner = np.clip(known, low, high) if high > low else known
-            mean[column] = _stable_mean(inner)
-            std[column] = _size(inner - mean[column])
+            (mean[column],), (std[column],) = moments(known, np.zeros(1, dtype=np.int64))
         return cls(mean, std, varies, seen, least, most)
 
     def loosened(self, values: FloatArray) -> Standardizer:
@@ -87,31 +78,53 @@ class Standardizer:
 
     def forward(self, values: FloatArray) -> NDArray[np.float32]:
         """Standardize (N, V) values; NaN stays NaN."""
-        standardized = np.clip((values - self.mean) / self.std, -_FARTHEST, _FARTHEST)
-        return (np.round(standardized / RESOLUTION) * RESOLUTION).astype(np.float32)
-
-    def back(self, standardized: FloatArray, variates: NDArray[np.int64]) -> FloatArray:
-        """Map (C,) standardized numbers of the given variates to data units, within bounds."""
-        values = standardized * self.std[variates] + self.mean[variates]
-        return np.clip(values, self.least[variates], self.most[variates])
+        return standardize(values, self.mean, self.std)
 
 
-def _within_reason(known: FloatArray) -> FloatArray:
-    """Sorted values without those far from the middle 90 %, in units of what these span."""
-    bottom, top = known[known.size // 20], known[-1 - known.size // 20]
-    reach = REASON * (top - bottom)
-    if not 0 < reach < np.inf:
-        return known
-    inside: FloatArray = known[(known >= bottom - reach) & (known <= top + reach)]
-    return inside
+def standardize(values: FloatArray, mean: FloatArray, std: FloatArray) -> NDArray[np.float32]:
+    """(N, V) values in units of stds from their means, which are (N, V) or (V,)."""
+    standardized = np.clip((values - mean) / std, -_FARTHEST, _FARTHEST)
+    return (np.round(standardized / RESOLUTION) * RESOLUTION).astype(np.float32)
 
 
-def _size(deviations: FloatArray) -> float:
-    """Root of the mean square; a power of two is taken out, so that no square is 0 or infinite."""
-    unit = 2.0 ** (np.frexp(np.abs(deviations).max())[1] - 1)
-    return float(unit * np.sqrt(_stable_mean((deviations / unit) ** 2)))
+def moments(known: FloatArray, starts: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Mean and std of G groups of values; 0 is the std of a group in which nothing varies.
 
+    What lies beyond all reason is left out, and then the most extreme 0.1 % at each end (at least
+    one cell) are pulled in: a few faulty readings must not decide a scale.
 
-def _stable_mean(values: FloatArray) -> float:
+    Parameters
+    ----------
+    known : (C,) one group after the other, each sorted
+    starts : (G,) where each begins; none is empty
+    """
+    inside = _within_reason(known, starts)
+    counts = np.add.reduceat(inside, starts, dtype=np.int64)
+    known, starts = known[inside], np.cumsum(counts) - counts
+    low = known[starts + np.ceil(0.001 * (counts - 1)).astype(np.int64)]
+    high = known[starts + np.floor(0.999 * (counts - 1)).astype(np.int64)]
+    pulled = high > low
+    low, high = np.where(pulled, low, -np.inf), np.where(pulled, high, np.inf)
+    inner = np.clip(known, np.repeat(low, counts), np.repeat(high, counts))
     # Around the first value, so that a large common offset costs no digits.
-    return float(values[0] + np.mean(values - values[0]))
+    first = inner[starts]
+    mean = first + np.add.reduceat(inner - np.repeat(first, counts), starts) / counts
+    deviations = inner - np.repeat(mean, counts)
+    # A power of two is taken out, so that no square is 0 or infinite.
+    unit = 2.0 ** (np.frexp(np.maximum.reduceat(np.abs(deviations), starts))[1] - 1)
+    squares = np.add.reduceat((deviations / np.repeat(unit, counts)) ** 2, starts)
+    return mean, unit * np.sqrt(squares / counts)
+
+
+def _within_reason(known: FloatArray, starts: IntArray) -> BoolArray:
+    """(C,) False for what lies far from its group's middle 90 %, in units of what these span."""
+    ends = np.append(starts[1:], len(known))
+    counts = ends - starts
+    bottom, top = known[starts + counts // 20], known[ends - 1 - counts // 20]
+    with np.errstate(over="ignore"):
+        reach = REASON * (top - bottom)
+    reach = np.where(reach > 0, reach, np.inf)
+    with np.errstate(over="ignore"):
+        low, high = np.repeat(bottom - reach, counts), np.repeat(top + reach, counts)
+    inside: BoolArray = (known >= low) & (known <= high)
+    return inside

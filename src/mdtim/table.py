@@ -193,6 +193,7 @@ class _ArrayTable(Table):
             np.arange(windows + 1) * (len(values) // windows),
             tuple(names[position] for position in chosen),
             names=tuple(range(windows)) if array.ndim == 3 else (),
+            are_windows=array.ndim == 3,
         )
         self.notes = notes_on_placeholders(values, self.panel.variates)
 

@@ -11,7 +11,7 @@ import torch
 from mdtim.batch.plan import Cuts, PiecePlan
 from mdtim.inference import Cells
 from mdtim.model import FittedModel
-from mdtim.panel import IntArray, Panel, Surroundings
+from mdtim.panel import IntArray, Panel, SeriesMoments, Surroundings
 
 
 def fill_piece(
@@ -79,6 +79,7 @@ def _widened(panel: Panel, plan: PiecePlan, read: Callable[[int], Panel]) -> Pan
         cuts.before_values,
         cuts.after_steps - first[:, None],
         cuts.after_values,
+        SeriesMoments(cuts.counts, cuts.means, cuts.stds),
     )
     names_of = tuple(cuts.names.tolist()) if panel.names else ()
     # Times are those of the piece alone; the model looks at steps.

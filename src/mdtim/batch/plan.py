@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from mdtim.batch.runs import Runs
 from mdtim.batch.source import Piece
 from mdtim.grid import Spacing, steps_between
-from mdtim.panel import FloatArray, IntArray
+from mdtim.panel import FloatArray, IntArray, SeriesMoments
+from mdtim.series_scales import SeriesScales
 from mdtim.windows import halo
 
 
@@ -42,6 +43,12 @@ class Cuts:
     """(C, V) the first observed cell after all that is seen."""
     after_values: FloatArray
     """(C, V) its value, NaN where there is none."""
+    counts: IntArray
+    """(C, V) known values of the whole series, 0 where the model need not know."""
+    means: FloatArray
+    """(C, V) their mean."""
+    stds: FloatArray
+    """(C, V) their std."""
 
     def digest(self) -> bytes:
         """Checksum of everything here."""
@@ -129,8 +136,16 @@ def _overlap(runs: Runs, pieces: Sequence[Piece], which: int) -> str:
     )
 
 
-def make_plan(layout: Layout, length: int) -> dict[int, PiecePlan]:
-    """Plan every piece that has runs, for windows of so many steps."""
+def make_plan(
+    layout: Layout, length: int, series_scales: SeriesScales | None = None
+) -> dict[int, PiecePlan]:
+    """Plan every piece that has runs.
+
+    Parameters
+    ----------
+    length : steps of the model's windows
+    series_scales : the model's; of series that have no scale there a piece must know their own
+    """
     runs, series, begins = layout.runs, layout.series, layout.begins
     ends = begins + runs.steps
     wide_begins, wide_ends = halo(begins, ends, layout.totals, length)
@@ -156,9 +171,37 @@ def make_plan(layout: Layout, length: int) -> dict[int, PiecePlan]:
         before_values,
         np.where(np.isnan(after_values), 0, after_steps),
         after_values,
+        *_whole_moments(runs, series, series_scales),
     )
     links = _links(series, begins, ends, wide_begins, wide_ends)
     return _by_piece(runs, cuts, links)
+
+
+def _whole_moments(
+    runs: Runs, series: IntArray, known: SeriesScales | None
+) -> tuple[IntArray, FloatArray, FloatArray]:
+    """(R, V) counts, means and stds of the whole series, where a model needs them."""
+    shape = runs.counts.shape
+    if known is None:
+        return np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape)
+    _, number = np.unique(series, return_inverse=True)
+    starts = np.searchsorted(number, np.arange(number[-1] + 1))
+
+    def mean_of(values: FloatArray) -> FloatArray:
+        parts = np.add.reduceat(share * values, starts)
+        return parts[number]
+
+    counts = np.add.reduceat(runs.counts, starts)[number]
+    share = runs.counts / np.maximum(counts, 1)
+    mean = mean_of(runs.means)
+    away = runs.means - mean
+    # The largest is taken out, so that no square is 0 or infinite.
+    largest = np.maximum.reduceat(np.maximum(runs.stds, np.abs(away)), starts)[number]
+    unit = np.where(largest > 0, largest, 1.0)
+    std = unit * np.sqrt(mean_of((runs.stds / unit) ** 2 + (away / unit) ** 2))
+    whole = SeriesMoments(counts, mean, std)
+    wanted = known.outgrown(runs.names.tolist(), whole)
+    return np.where(wanted, counts, 0), np.where(wanted, mean, 0.0), np.where(wanted, std, 0.0)
 
 
 def _nearest(

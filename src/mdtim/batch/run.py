@@ -9,7 +9,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mdtim.batch.engine import Engine, Inline
 from mdtim.batch.plan import Layout, PiecePlan, lay_out, make_plan
@@ -19,6 +19,7 @@ from mdtim.batch.source import Piece, Place, Source
 from mdtim.batch.survey import NothingReadable, Survey, survey
 from mdtim.batch.target import MODEL_FILES, Target
 from mdtim.batch.work import Filler, FillTask, Reading
+from mdtim.series_scales import SeriesScales
 from mdtim.table import TableOptions
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ def run_batch(
         watch("fitting a model", 0, 0, 0)
         made = _fit(known, layout, options, estimator)
         goal.keep_model(made)
-    plan = make_plan(layout, int(json.loads(made["config.json"])["window"]))
+    document = json.loads(made["config.json"])
+    plan = make_plan(layout, int(document["window"]), _series_scales(document, made))
     tasks = _tasks(known, plan, made, options)
     waiting = []
     for task in tasks:
@@ -179,6 +181,12 @@ def _fit(
     with tempfile.TemporaryDirectory() as folder:
         imputer.save(Path(folder) / "model")
         return {name: (Path(folder) / "model" / name).read_bytes() for name in MODEL_FILES}
+
+
+def _series_scales(document: dict[str, Any], model: dict[str, bytes]) -> SeriesScales | None:
+    from safetensors.torch import load
+
+    return SeriesScales.of_document(document, load(model["model.safetensors"]))
 
 
 def _check_variates(known: Survey, model: dict[str, bytes]) -> None:

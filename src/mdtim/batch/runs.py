@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdtim.panel import BoolArray, FloatArray, IntArray
+from mdtim.series_scales import series_moments
 from mdtim.table import Table
 
 
@@ -40,6 +41,12 @@ class Runs:
     """(R, V) step of the last observed cell, -1 where there is none."""
     last_value: FloatArray
     """(R, V) its value."""
+    counts: IntArray
+    """(R, V) known values; these and the next two are 0 in a data set of one series."""
+    means: FloatArray
+    """(R, V) their mean, robust to a lone absurd value."""
+    stds: FloatArray
+    """(R, V) their std."""
 
     @classmethod
     def of(cls, table: Table, piece: int) -> Runs:
@@ -58,6 +65,8 @@ class Runs:
         )
         last_seen, last_value = _edge(panel.values, known, panel.offsets, panel.lengths, last=True)
         names = np.array([str(name) for name in panel.names] or [""])
+        wanted = np.full(known.shape[1], bool(panel.names))
+        found = series_moments(panel.values, panel.series_of_rows(), count, wanted)
         return cls(
             names,
             np.full(count, piece),
@@ -68,6 +77,9 @@ class Runs:
             first_value,
             last_seen,
             last_value,
+            found.counts,
+            found.mean,
+            found.std,
         )
 
     def __len__(self) -> int:

@@ -17,6 +17,9 @@ from mdtim.batch.target import OURS, Target
 from mdtim.batch.work import PartScan, Reading, Scanner
 from mdtim.grid import Spacing, Workdays
 
+SCAN_VERSION = 2
+"""Raised whenever what is kept of a look changes."""
+
 Watch = Callable[[str, int, int, int], None]
 """Called with the stage, the parts done, the parts in all, and the rows done."""
 
@@ -53,6 +56,7 @@ class ScanCache:
         for digest, scan in self.fresh:
             name = f"{OURS}/scans/{scan.part.name}.{digest[:16]}"
             document = {
+                "scan_version": SCAN_VERSION,
                 "part": asdict(scan.part),
                 "checksum": scan.checksum,
                 "rows": scan.rows,
@@ -74,7 +78,9 @@ class ScanCache:
         if not self.target.place.exists(f"{name}.json"):
             return None
         document: dict[str, Any] = json.loads(self.target.place.read(f"{name}.json"))
-        if document["part"] != asdict(part) or not part.modified or "date_orders" not in document:
+        if document.get("scan_version") != SCAN_VERSION:
+            return None
+        if document["part"] != asdict(part) or not part.modified:
             return None
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"])))
         return PartScan(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mdtim.panel import BoolArray, FloatArray, IntArray, gap_lengths
-from mdtim.scaling import Standardizer
+from mdtim.series_scales import PanelScales
 
 if TYPE_CHECKING:
     from mdtim.imputation import Imputation
@@ -43,7 +43,9 @@ class Gaps:
     filled: IntArray
     """Cells that were filled."""
     uncertainty: FloatArray
-    """Mean std of the filled cells over the std of the column's observed ones; NaN if unknown."""
+    """Mean std of the filled cells over that of the column's observed ones; NaN if unknown.
+
+    In a column whose series differ much in size, over that of the series'."""
 
     @classmethod
     def of(cls, imputation: Imputation) -> Gaps:
@@ -58,12 +60,11 @@ class Gaps:
         filled = np.bincount(member, minlength=len(rows))
         total_std = np.zeros(len(rows))
         np.add.at(total_std, member, imputation.panel_std()[at])
+        scales, series = PanelScales.fit(panel), panel.series_of_rows()[rows]
+        spread = np.where(scales.columns.varies, scales.std, np.nan)[series, variates]
         with np.errstate(all="ignore"):  # not filled, or too large a number: NaN below
-            scale = Standardizer.fit(panel.values)
-            spread = np.where(scale.varies, scale.std, np.nan)[variates]
             uncertainty = total_std / filled / spread
         uncertainty[~np.isfinite(uncertainty)] = np.nan
-        series = panel.series_of_rows()[rows]
         return cls(rows, variates, lengths, series, filled, uncertainty)
 
     def __len__(self) -> int:
