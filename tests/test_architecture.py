@@ -53,11 +53,12 @@ TIERS = [
         *("triton_cells", "fused_readout", "readout"),
         *("runtime", "distribution", "calibration", "stacking", "stillness"),
         *("dynamics", "guesses", "tokenizer", "excess", "masks", "layers", "network", "diffusion"),
-        *("wanted", "season", "rowwise", "sides", "corrections"),
+        *("wanted", "season", "seldom", "rowwise", "sides", "corrections"),
     },
     {
         *("series", "relations", "checkpoint", "distributed", "inference", "sampling"),
-        *("interruption", "lessons", "outages", "muon", "optimization", "replays", "training"),
+        *("interruption", "lessons", "outages", "readings"),
+        *("muon", "optimization", "replays", "training"),
     },
     {
         *("fitting", "doubts", "progress", "model", "imputation", "parameters", "imputer"),

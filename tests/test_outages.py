@@ -82,18 +82,6 @@ def test_a_gap_may_reach_beyond_its_window() -> None:
     assert shows_one_end.any()
 
 
-def test_columns_that_are_hardly_known_have_windows_that_show_as_little_of_others() -> None:
-    values = table()
-    scarce = np.random.default_rng(3).random(len(values)) > 0.04
-    values[scarce, 2] = np.nan
-    found = hide_outages(values, OFFSETS, windows(), GAPS, 0.0, np.random.default_rng(4))
-    assert found is not None
-    known = ~np.isnan(found.values_NV.reshape(found.hidden_WTV.shape))
-    shown = (known & ~found.hidden_WTV).mean(axis=1)[:, :2]
-    hides = found.hidden_WTV.any(axis=1)[:, :2]
-    assert (hides & (shown > 0) & (shown < 0.15)).any()
-
-
 def test_wide_tables_have_fewer_and_series_shorter_than_a_window_their_own_length() -> None:
     wide = np.random.default_rng(0).normal(size=(340, 400)).astype(np.float32)
     found = hide_outages(wide, OFFSETS, windows(), GAPS, 0.0, np.random.default_rng(0))

@@ -80,7 +80,7 @@ def test_only_cells_of_long_gaps_are_asked_about() -> None:
     assert (np.isnan(value) == np.isnan(spread)).all()
 
 
-def test_a_scarce_variate_is_found_from_the_few_rows_that_know_it() -> None:
+def test_a_seldom_variate_is_found_from_the_few_rows_that_know_it() -> None:
     truth = rows(3_000)
     seen = truth.copy()
     seen[np.random.default_rng(1).random(len(seen)) > 0.03, 1] = np.nan

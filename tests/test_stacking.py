@@ -126,12 +126,28 @@ def test_rows_are_believed_where_a_window_shows_nothing_unless_the_network_is_be
 
 def test_far_cells_of_a_variate_that_is_hardly_seen_are_a_group_of_their_own() -> None:
     truth = noise(0, 1)
-    scarce = cells(truth, noise(1, 1.0), noise(2, 1.0), 9, rows_error=noise(3, 0.1), shown=0.05)
+    seldom = cells(truth, noise(1, 1.0), noise(2, 1.0), 9, rows_error=noise(3, 0.1), shown=0.05)
     often = cells(truth, noise(1, 0.1), noise(2, 1.0), 9, rows_error=noise(3, 1.0))
-    stack = Stack.fit(_of_tensors(_one_after_the_other, scarce, often), truth.repeat(2), 2)
+    stack = Stack.fit(_of_tensors(_one_after_the_other, seldom, often), truth.repeat(2), 2)
     for row in stack.weights:
         assert row[-2][-1] >= 0.9
         assert sum(row[3]) <= 0.1
+
+
+def test_a_variate_that_is_hardly_seen_is_judged_by_its_own_few_cells() -> None:
+    truth = noise(0, 1)
+    by_rows = cells(truth, noise(1, 1.0), noise(2, 1.0), 2, rows_error=noise(3, 0.1), shown=0.1)
+    by_network = cells(truth, noise(1, 0.1), noise(2, 1.0), 2, rows_error=noise(3, 1.0), shown=0.1)
+    many = by_rows.at.variate == 0
+    few = torch.isin(torch.arange(len(truth)), (by_network.at.variate == 1).nonzero()[:20])
+    made = _of_tensors(
+        _one_after_the_other,
+        _of_tensors(lambda part: part[many], by_rows),
+        _of_tensors(lambda part: part[few], by_network),
+    )
+    stack = Stack.fit(made, torch.cat([truth[many], truth[few]]), 2)
+    assert stack.weights[0][-2][-1] >= 0.9
+    assert sum(stack.weights[1][-2]) <= 0.1
 
 
 def test_distributions_are_as_wide_as_the_rows_say_where_these_are_believed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,13 @@ from mdtim.calibration import Calibration
 from mdtim.config import ModelConfig
 from mdtim.corrections import Corrections
 from mdtim.inference import Predictor
-from mdtim.lessons import TrainingData, held_out_cells
+from mdtim.lessons import TrainingData, ValidationCells, held_out_cells
 from mdtim.masks import MaskMix
 from mdtim.missingness import joint_share, points_and_runs
 from mdtim.network import FactorizedDiT
-from mdtim.outages import hide_outages
-from mdtim.panel import BoolArray, IntArray, Panel, gap_lengths
+from mdtim.outages import HiddenWindows, hide_outages
+from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, gap_lengths
+from mdtim.readings import hide_readings
 from mdtim.readout import label_blur
 from mdtim.relations import read_relations
 from mdtim.rowwise import RowModel
@@ -153,10 +155,9 @@ def fit_network(
     network = pretrained
     if network is None:
         network = new_network(config, len(panel.variates), seed).to(device)
-    prior, covering = config.network.prior, covering_windows(panel.offsets, window)
+    covering = covering_windows(panel.offsets, window)
     if config.network.relates:
-        known = DeviceSeries.put(shown.astype(np.float32), device)
-        network.learn_relations(read_relations(known, covering, prior))
+        _learn_relations(network, shown, covering, device)
     ended = "not trained" if pretrained is None else "pretrained, not trained on this table"
     progress = Progress()
     if config.training.max_steps:
@@ -182,10 +183,17 @@ def fit_network(
     elif stack and not shares_rows:  # else training has seen all there is
         outages = _outages(data, standardized, panel.offsets, validation, lengths, joint, generator)
     predictor = Predictor(network, config, seed, season=season, rows=rows)
-    corrections, scores = _correct(predictor, data, outages, stack, calibrate)
+    readings: list[ValidationCells] = []
+    if stack and not config.training.max_steps:
+        readings = _readings(predictor, data, standardized, panel.offsets, covering, generator)
+    elif stack and not shares_rows:
+        readings = _readings(predictor, data, standardized, panel.offsets, validation, generator)
+    if readings and config.network.relates:
+        _learn_relations(network, shown, covering, device)
+    corrections, scores = _correct(predictor, data, outages, readings, stack, calibrate)
     # The score is known now: what was held out may tell of the relations and the rows too.
     if config.network.relates:
-        network.learn_relations(read_relations(series, covering, prior))
+        _learn_relations(network, standardized.astype(np.float64), covering, device)
     if corrections.rows is not None:
         whole = RowModel.fit(standardized.astype(np.float64), panel.offsets)
         corrections = replace(corrections, rows=whole)
@@ -208,6 +216,13 @@ def new_network(config: ModelConfig, num_variates: int, seed: int) -> Factorized
         return FactorizedDiT(config.network, config.tokenizer, num_variates)
 
 
+def _learn_relations(
+    network: FactorizedDiT, values_NV: FloatArray, covering: WindowIndex, device: torch.device
+) -> None:
+    series = DeviceSeries.put(values_NV.astype(np.float32), device)
+    network.learn_relations(read_relations(series, covering, network.config.prior))
+
+
 def _outages(
     data: TrainingData,
     standardized: NDArray[np.float32],
@@ -219,8 +234,36 @@ def _outages(
 ) -> TrainingData | None:
     """The same for windows with a long gap in each; None if the table has no long gaps."""
     found = hide_outages(standardized, offsets, windows, lengths, joint, generator)
-    if found is None:
-        return None
+    return None if found is None else _of_hidden(data, found)
+
+
+def _readings(
+    predictor: Predictor,
+    data: TrainingData,
+    standardized: NDArray[np.float32],
+    offsets: IntArray,
+    windows: WindowIndex,
+    generator: np.random.Generator,
+) -> list[ValidationCells]:
+    """Held-out readings of variates that are seldom known, with what all say about them.
+
+    What the network knows of the relations is, behind this, that of the last fold.
+    """
+    network, config, said = predictor.network, predictor.config, []
+    covering, inner_WT = covering_windows(offsets, windows.length), _inner_steps(windows, offsets)
+    for found, rest_NV in hide_readings(standardized, offsets, windows, inner_WT, generator):
+        if network.config.relates:
+            _learn_relations(network, rest_NV, covering, data.device)
+        rows = RowModel.fit(rest_NV, offsets)
+        asked = Predictor(network, config, predictor.seed, season=predictor.season, rows=rows)
+        cells = held_out_cells(asked, _of_hidden(data, found))
+        assert cells is not None
+        said.append(cells)
+    return said
+
+
+def _of_hidden(data: TrainingData, found: HiddenWindows) -> TrainingData:
+    """The same for other windows."""
     return replace(
         data,
         series=DeviceSeries.put(found.values_NV, data.device, found.line_NV),
@@ -233,6 +276,7 @@ def _correct(
     predictor: Predictor,
     data: TrainingData,
     outages: TrainingData | None,
+    readings: list[ValidationCells],
     stack: bool,
     calibrate: bool,
 ) -> tuple[Corrections, dict[str, float | None]]:
@@ -242,18 +286,22 @@ def _correct(
         unknown = ("validation_mae", "linear_mae", "validation_crps", "coverage90")
         return Corrections(), dict.fromkeys(unknown)
     num_variates = data.series.values_NV.shape[1]
+    told, seldom = cells, torch.tensor([], dtype=torch.int64)
+    if readings:  # they alone tell what will be asked of their variates
+        seldom = torch.unique(torch.cat([some.said.at.variate for some in readings]))
+        told = reduce(ValidationCells.join, readings, cells.without(seldom))
     fitted_stack, stacked = None, cells.said.distribution
+    said, at = told.said.distribution, told.said.at
     if stack:
         far = None if outages is None else held_out_cells(predictor, outages)
-        told = cells if far is None else cells.join(far)
-        fitted_stack = Stack.fit(told.said, told.truth, num_variates)
-        stacked = fitted_stack.apply(cells.said)
+        judged = told if far is None else told.join(far.without(seldom))
+        fitted_stack = Stack.fit(judged.said, judged.truth, num_variates)
+        stacked, said = (fitted_stack.apply(one.said) for one in (cells, told))
     calibration, final = None, stacked
     if calibrate:
         blur = label_blur(predictor.config.diffusion)
-        at = cells.said.at
-        calibration = Calibration.fit(stacked, cells.truth, at, blur, num_variates)
-        final = calibration.apply(stacked, at)
+        calibration = Calibration.fit(said, told.truth, at, blur, num_variates)
+        final = calibration.apply(stacked, cells.said.at)
     level = final.cdf(cells.truth)
     has_rows = fitted_stack is not None and fitted_stack.is_rowwise
     rows = predictor.rows if has_rows else None

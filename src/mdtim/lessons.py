@@ -150,6 +150,12 @@ class ValidationCells:
         joined: ValidationCells = _of_tensors(_one_after_the_other, self, other)
         return joined
 
+    def without(self, variates: Tensor) -> ValidationCells:
+        """The cells of all other variates."""
+        kept = ~torch.isin(self.said.at.variate, variates)
+        others: ValidationCells = _of_tensors(lambda tensor: tensor[kept], self)
+        return others
+
 
 def validation_cells(predictor: Predictor, data: TrainingData) -> Iterator[ValidationCells]:
     """Predict the hidden cells of the validation windows, batch by batch."""

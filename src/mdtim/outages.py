@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 from mdtim.baselines.simple import interpolate
 from mdtim.panel import BoolArray, FloatArray, IntArray
 from mdtim.rowwise import FAR
-from mdtim.sides import SCARCE
 from mdtim.windows import WindowIndex
 
 LONG = FAR
 """Steps of a gap from which on it is one of these."""
 MIN_WINDOWS, MAX_WINDOWS, MAX_CELLS = 8, 64, 40_000
 DEAD = 0.25
-"""Share of the windows that show nothing of some columns, whatever gaps the table has; and of
-those that show a few cells of some, if the table has such columns."""
+"""Share of the windows that show nothing of some columns, whatever gaps the table has."""
 _MARGIN = 1 / 8
 """Of a window that stays visible on both sides of a gap that fits into it."""
 _TOGETHER = 1 / 3
@@ -36,13 +34,13 @@ _AROUND = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Outages:
-    """Windows one behind the other, each with a long gap hidden in it."""
+class HiddenWindows:
+    """Windows one behind the other, with cells hidden in each."""
 
     values_NV: NDArray[np.float32]
     """Standardized, N = W * T; NaN where missing or past the end of a series."""
     line_NV: FloatArray
-    """Linear interpolation along the series, the gap of the window not known."""
+    """Linear interpolation along the series, what is hidden in the window not known."""
     windows: WindowIndex
     hidden_WTV: BoolArray
 
@@ -54,7 +52,7 @@ def hide_outages(
     lengths: IntArray,
     joint: float,
     generator: np.random.Generator,
-) -> Outages | None:
+) -> HiddenWindows | None:
     """Some of the windows, with a run hidden in each; None if the table has no long gaps.
 
     Parameters
@@ -66,7 +64,7 @@ def hide_outages(
     """
     if not len(windows):
         return None
-    kinds = _Kinds(lengths[lengths > LONG], joint, _scarce_share(standardized_NV))
+    kinds = _Kinds(lengths[lengths > LONG], joint)
     length, num_variates = windows.length, standardized_NV.shape[1]
     count = int(np.clip(MAX_CELLS // (length * num_variates), MIN_WINDOWS, MAX_WINDOWS))
     values, lines, hidden, sizes = [], [], [], []
@@ -77,7 +75,7 @@ def hide_outages(
         gap = kinds.draw(start, stop, num_variates, generator)
         begin = max(int(offsets[offsets <= start].max()), min(start, gap.first) - _AROUND * length)
         until = min(max(stop, gap.last) + _AROUND * length, end)
-        wanted = gap.cells(begin, until, generator)
+        wanted = gap.cells(begin, until)
         own = slice(start - begin, stop - begin)
         part = standardized_NV[start:stop]
         known = wanted[own] & ~np.isnan(part)
@@ -96,19 +94,12 @@ def hide_outages(
     if not values:
         return None
     starts = length * np.arange(len(values))
-    return Outages(
+    return HiddenWindows(
         np.concatenate(values),
         np.concatenate(lines),
         WindowIndex(starts, starts + np.array(sizes), length),
         np.stack(hidden),
     )
-
-
-def _scarce_share(values_NV: NDArray[np.float32]) -> float | None:
-    """Share of the rows that know the scarcest variate; None if none is scarce."""
-    shares = (~np.isnan(values_NV)).mean(axis=0)
-    least = float(shares.min())
-    return least if least < SCARCE else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,16 +111,12 @@ class _Gap:
     """The row behind it."""
     columns: BoolArray
     """(V,)"""
-    shown: float = 0.0
-    """Share of the cells inside that stay visible."""
 
-    def cells(self, begin: int, until: int, generator: np.random.Generator) -> BoolArray:
+    def cells(self, begin: int, until: int) -> BoolArray:
         """(rows, V) which cells of some rows are hidden."""
         rows = np.arange(begin, until)
         inside = (rows >= self.first) & (rows < self.last)
         chosen: BoolArray = inside[:, None] & self.columns
-        if self.shown:
-            chosen &= generator.random(chosen.shape) >= self.shown
         return chosen
 
 
@@ -140,7 +127,6 @@ class _Kinds:
     lengths: IntArray
     """(G,) of the table's long gaps."""
     joint: float
-    scarce: float | None
 
     def draw(
         self, start: int, stop: int, num_variates: int, generator: np.random.Generator
@@ -150,10 +136,8 @@ class _Kinds:
         columns = generator.random(num_variates) < _TOGETHER
         columns[generator.integers(num_variates)] = True  # one of them at least
         kind = generator.random()
-        if kind < DEAD or (not len(self.lengths) and self.scarce is None):
+        if kind < DEAD or not len(self.lengths):
             return _Gap(start - inside // 2, stop + inside // 2, columns)
-        if self.scarce is not None and (kind < 2 * DEAD or not len(self.lengths)):
-            return _Gap(start, stop, columns, self.scarce)
         if generator.random() < self.joint:
             columns[:] = True
         # As a missing cell would meet them: longer ones more often.

@@ -24,6 +24,7 @@ from torch import Tensor
 from mdtim.guesses import Neighbours
 from mdtim.panel import BoolArray, FloatArray, IntArray
 from mdtim.scaling import ABSURD
+from mdtim.seldom import SELDOM, learn_seldom
 
 FAR = 8
 """Steps of a gap beyond which rows are asked; within, the network knows better."""
@@ -41,6 +42,12 @@ STRETCH, MAX_STRETCHES = 4_096, 8
 """Successive rows in which one can see how long what is unexplained lasts."""
 NUM_LAGS = 11
 """Of 1 step, 2, up to 4, up to 8 and so on."""
+LASTS = 0.8
+"""Correlation, over half of such a gap, from which on a line bridges it."""
+_SHORT = 2
+"""Of the lags the one of that many steps, 3 to 4."""
+_FEW = 10.0
+"""Pairs of cells that say little of how alike cells at a lag are."""
 NUGGET = 0.01
 """Share of what is unexplained that does not last for a step."""
 _AT_ONCE = 20_000
@@ -69,6 +76,7 @@ class RowModel:
             some = values_NV[np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))]
             for _ in range(ROUNDS):
                 mean_V, covariance_VV = _look_again(some, mean_V, covariance_VV)
+        mean_V, covariance_VV = learn_seldom(values_NV, offsets, mean_V, covariance_VV)
         lasting = _lasting(values_NV, offsets, mean_V, covariance_VV)
         return cls(*(torch.from_numpy(part) for part in (mean_V, covariance_VV, *lasting)))
 
@@ -87,21 +95,25 @@ class RowModel:
         value_C = torch.full((int(wanted_BTV.sum()),), torch.nan, dtype=torch.float64)
         value_C = value_C.to(device)
         spread_C = value_C.clone()
-        far_BTV = wanted_BTV & (neighbours.gap_BTV > FAR)
+        visible_BTV, gap_BTV = neighbours.visible_BTV, neighbours.gap_BTV
+        is_seldom_B1V = visible_BTV.double().mean(1, keepdim=True) < SELDOM
+        far_BTV = wanted_BTV & ((gap_BTV > FAR) | is_seldom_B1V)
         if not far_BTV.any():
             return value_C, spread_C
-        visible_BTV = neighbours.visible_BTV
         window, step, variate = far_BTV.nonzero(as_tuple=True)
         mean_V = self.mean_V.to(device)
         away_BTV = torch.where(visible_BTV, values_BTV.double() - mean_V, 0.0)
         asked_CK = self.asked_VK.to(device)[variate]
-        known_CK = visible_BTV[window[:, None], step[:, None], asked_CK]
-        slopes_CK, left_C = (part.to(device) for part in self._slopes(variate, known_CK))
-        own = away_BTV[window[:, None], step[:, None], asked_CK]
-        told_C = (slopes_CK * own).sum(-1)
-        # A cell beside, of which the row does not know all that is asked, is bridged by lines.
+        # A short gap of a variate that lasts is bridged by a line, and so is a cell beside, of
+        # which the row does not know all that is asked.
+        lasts_V = self.lasting_alone_VL[:, _SHORT].to(device) >= LASTS
+        near_BTV = visible_BTV | ((gap_BTV <= FAR) & lasts_V)
         line_BTV = neighbours.line(away_BTV.to(values_BTV.dtype)).double()
         bridged_BTV = torch.where(visible_BTV, away_BTV, line_BTV)
+        known_CK = near_BTV[window[:, None], step[:, None], asked_CK]
+        slopes_CK, left_C = (part.to(device) for part in self._slopes(variate, known_CK))
+        own = bridged_BTV[window[:, None], step[:, None], asked_CK]
+        told_C = (slopes_CK * own).sum(-1)
         lasting = self._lasting_of(variate, left_C)
         sides = (
             (neighbours.left_BTV, neighbours.to_left_BTV),
@@ -365,6 +377,26 @@ def _correlations(products_VN: FloatArray, pairs_VN: FloatArray) -> FloatArray:
     parts = [slice(edges[k], edges[k + 1]) for k in range(NUM_LAGS)]
     products = np.stack([products_VN[:, part].sum(1) for part in parts], axis=1)
     pairs = np.stack([pairs_VN[:, part].sum(1) for part in parts], axis=1)
-    # Few pairs say little: as if some had been seen that have nothing to do with each other.
-    found = products / (pairs + 10.0) / np.maximum(variance_V, 1e-12)[:, None]
-    return np.minimum.accumulate(found.clip(0.0, 1.0), axis=1)
+    found = products / np.maximum(variance_V, 1e-12)[:, None]
+    # Few pairs say little: as if some more had been seen that are as alike as at the next lag.
+    weight = pairs + _FEW
+    following = np.zeros(len(found))
+    for lag in reversed(range(NUM_LAGS)):
+        following = (found[:, lag] + _FEW * following) / weight[:, lag]
+        found[:, lag] = following
+    return np.stack([_never_rising(*one) for one in zip(found, weight, strict=True)]).clip(0, 1)
+
+
+def _never_rising(values: FloatArray, weights: FloatArray) -> FloatArray:
+    """The values nearest to some that never rise: neighbours that do are pooled."""
+    means, sums, counts = list[float](), list[float](), list[int]()
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        mean, total, count = value, weight, 1
+        while means and means[-1] < mean:
+            before, of_before = means.pop(), sums.pop()
+            mean = (before * of_before + mean * total) / (of_before + total)
+            total, count = total + of_before, count + counts.pop()
+        means.append(mean)
+        sums.append(total)
+        counts.append(count)
+    return np.repeat(means, counts)

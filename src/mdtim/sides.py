@@ -15,9 +15,6 @@ from mdtim.rowwise import RowModel
 from mdtim.season import SEASONS, above_the_line
 from mdtim.tokenizer import WindowScale, believable
 
-SCARCE = 1 / 8
-"""Share of a window's steps below which it shows too little of a variate to read relations off."""
-
 
 @dataclass(frozen=True, eq=False)
 class Sides:

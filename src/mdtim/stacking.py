@@ -10,7 +10,7 @@ may be behind by chance.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,15 +19,19 @@ from torch import Tensor
 
 from mdtim.calibration import Places
 from mdtim.distribution import BinDistribution
-from mdtim.sides import SCARCE, Sides
+from mdtim.seldom import SELDOM
+from mdtim.sides import Sides
 
 REACH = (1.5, 3.5, 8.5, 24.5)
 """Edges between groups of cells, in steps to the nearest visible cell: 1, 2 to 3, and so on."""
 NUM_GROUPS = len(REACH) + 3
-"""Then those far from the few cells that a window shows of their variate, and those of which it
-shows nothing: of these two only the rows know much."""
+"""Then those of variates of which a window shows little, and those of which it shows nothing: of
+these two the rows know most."""
+_LITTLE = NUM_GROUPS - 2
 MIN_CELLS = 40
 """A weight is fitted to at least this many held-out cells."""
+MIN_READINGS = 16
+"""The same for a variate of which windows show little: there are no more."""
 MAX_CELLS = 10_000
 """More of a variate and group would not move its weights."""
 MIN_WINDOWS = 4
@@ -39,14 +43,14 @@ _TENTHS = 10
 Weights = tuple[float, float, float]
 """Of the line, the line with the season on it, and the rows; the rest is the network's."""
 NETWORK: Weights = (0.0, 0.0, 0.0)
+LINE: Weights = (1.0, 0.0, 0.0)
 ROWS: Weights = (0.0, 0.0, 1.0)
 
 
 def group_of(sides: Sides) -> Tensor:
     """(C,) the group of each cell."""
     reach = torch.bucketize(sides.nearest, sides.nearest.new_tensor(REACH))
-    is_scarce = (sides.shown < SCARCE) & (sides.nearest > REACH[1])
-    reach = torch.where(is_scarce, NUM_GROUPS - 2, reach)
+    reach = torch.where(sides.shown < SELDOM, _LITTLE, reach)
     return torch.where(sides.nearest.isinf(), NUM_GROUPS - 1, reach)
 
 
@@ -97,10 +101,14 @@ class Stack:
         rows: list[list[Weights]] = [[] for _ in range(num_variates)]
         for reach in range(NUM_GROUPS):
             here = group == reach
-            common = judge.better(here, ROWS if reach >= NUM_GROUPS - 2 else None)
+            common = judge.better(here, ROWS if reach >= _LITTLE else None)
             for variate, row in enumerate(rows):
+                own, least = here & (cells.at.variate == variate), MIN_CELLS
                 usual = common or (row[-1] if row else NETWORK)
-                row.append(judge.better(here & (cells.at.variate == variate), usual) or usual)
+                if reach == _LITTLE and int(own.sum()) >= MIN_READINGS:
+                    # What holds for others says little of it.
+                    usual, least = judge.best(own, (ROWS, NETWORK, LINE)), MIN_READINGS
+                row.append(judge.better(own, usual, least) or usual)
         return cls(tuple(map(tuple, rows)))
 
     @property
@@ -150,29 +158,40 @@ class _Judge:
     variate: Tensor
     window: Tensor
 
-    def better(self, chosen: Tensor, usual: Weights | None) -> Weights | None:
+    def best(self, chosen: Tensor, candidates: Sequence[Weights]) -> Weights:
+        """The weights of the least error over some of the cells, be it by chance."""
+        error_NC = self._errors(chosen.nonzero().squeeze(1), candidates)
+        return candidates[int(error_NC.mean(1).argmin())]
+
+    def better(
+        self, chosen: Tensor, usual: Weights | None, least: int = MIN_CELLS
+    ) -> Weights | None:
         """For some of the cells; the usual weights if it may be chance that others are better.
 
         Without usual ones, None if there are too few cells to tell, else those of the network.
         """
         cells = chosen.nonzero().squeeze(1)
-        if len(cells) < MIN_CELLS:
+        if len(cells) < least:
             return usual
         cells = cells[:: -(-len(cells) // MAX_CELLS)]
-        shifts_C3, missed = self.shifts_C3[cells], self.missed[cells]
-        line, season, rows = shifts_C3.unbind(-1)
+        line, season, rows = self.shifts_C3[cells].unbind(-1)
         candidates = [
             usual or NETWORK,
             *_candidates(
                 with_season=not torch.equal(line, season), with_rows=not torch.equal(line, rows)
             ),
         ]
-        error_NC = (missed - shifts_C3.new_tensor(candidates) @ shifts_C3.mT).abs()
+        error_NC = self._errors(cells, candidates)
         best = int(error_NC.mean(1).argmin())
         gain = error_NC[0] - error_NC[best]
         # What a window shows of one variate may err together.
         together = self.window[cells] * (1 + int(self.variate.max())) + self.variate[cells]
         return candidates[best if _is_certain(gain, together) else 0]
+
+    def _errors(self, cells: Tensor, candidates: Sequence[Weights]) -> Tensor:
+        """(N, C) absolute errors of some cells under N candidates."""
+        shifts_C3 = self.shifts_C3[cells]
+        return (self.missed[cells] - shifts_C3.new_tensor(candidates) @ shifts_C3.mT).abs()
 
 
 def _candidates(*, with_season: bool, with_rows: bool) -> list[Weights]:
