@@ -12,10 +12,10 @@ import pandas as pd
 
 from conftest import tiny_config, waves
 from mdtim.batch import BatchOptions, run_batch
+from mdtim.closed_form.rowwise import RowModel
 from mdtim.imputer import MDTIMImputer
-from mdtim.rowwise import RowModel
 from mdtim.stacking import NUM_GROUPS, Stack
-from mdtim.table import TableOptions
+from mdtim.tables.table import TableOptions
 
 LEVELS = (0.1, 0.9)
 OPTIONS = BatchOptions(TableOptions(time="time", id="sensor"), LEVELS, device="cpu")

@@ -17,7 +17,7 @@ _PACKAGE = Path(mdtim.__file__).parent
 
 
 class EmulatedKernel:
-    """A kernel of a source file of the package, launched as :class:`mdtim.cuda_compiler.Kernel`."""
+    """A kernel of a source file of the package, launched as a compiled one is on a GPU."""
 
     def __init__(
         self, file: str, name: str, constants: Mapping[str, int], threads: int, folder: Path

@@ -19,16 +19,16 @@ from torch import Tensor
 import mdtim
 from conftest import tiny_config
 from mdtim import layers, mlp, readout
+from mdtim.closed_form.guesses import NUM_FEATURES, NUM_GUESSES, Guesses
 from mdtim.config import DiffusionConfig, NetworkConfig, Prior
-from mdtim.dropout import keep_mask
 from mdtim.embedding import embed_cells
-from mdtim.fused_embedding import fused_embedding
-from mdtim.fused_norm import fused_norm
-from mdtim.fused_readout import fused_probs, fused_terms
-from mdtim.guesses import NUM_FEATURES, NUM_GUESSES, Guesses
+from mdtim.gpu.dropout import keep_mask
+from mdtim.gpu.fused_embedding import fused_embedding
+from mdtim.gpu.fused_norm import fused_norm
+from mdtim.gpu.fused_readout import fused_probs, fused_terms
+from mdtim.gpu.row_passes import GATE_A, GATE_M
 from mdtim.layers import AxisBlock
 from mdtim.network import FactorizedDiT, Tokens
-from mdtim.row_passes import GATE_A, GATE_M
 from mdtim.wanted import Wanted
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from conftest import tiny_config
-from mdtim.distributed import RankLost, Ranks, joined_ranks
-from mdtim.training import Progress
+from mdtim.learning.distributed import RankLost, Ranks, joined_ranks
+from mdtim.learning.training import Progress
 from training_cases import trainer
 
 SETTINGS = {"dropout": 0.0, "max_steps": 8, "validate_every": 2, "batch_size": 7}

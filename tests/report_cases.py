@@ -19,7 +19,7 @@ from mdtim.evaluation import (
 )
 from mdtim.imputation import Imputation
 from mdtim.inference import Cells
-from mdtim.table import Table, TableOptions
+from mdtim.tables.table import Table, TableOptions
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&</title></style></svg></script><script>alert(2)</script>"
 

@@ -23,9 +23,9 @@ import uvicorn
 
 from conftest import waves
 from mdtim import MDTIMImputer
-from mdtim.files import read_frame, write_frame
 from mdtim.service.app import create_app
 from mdtim.service.settings import Limits, ServiceSettings
+from mdtim.tables.files import read_frame, write_frame
 
 STUB = (sys.executable, str(Path(__file__).with_name("stub_worker.py")))
 QUICK = {"window": 16, "num_draws": 1, "device": "cpu"}

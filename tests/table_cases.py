@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mdtim.table import Table, TableOptions
+from mdtim.tables.table import Table, TableOptions
 
 FRAME_KINDS = ["numpy", "pandas", "nullable", "pyarrow", "polars"]
 TYPES = {

@@ -13,55 +13,28 @@ from mdtim.cli import app
 ROOT = Path(mdtim.__file__).parent
 MODULES = sorted(path for path in ROOT.rglob("*.py"))
 
-PACKAGES = ("report", "bench", "benchmark", "pretraining", "service", "batch")
+# Packages whose modules are all of one tier.
+PACKAGES = (
+    *("tables", "gpu", "closed_form", "learning"),
+    *("report", "bench", "benchmark", "pretraining", "service", "batch"),
+)
 
 # A module imports only from lower tiers, or from its own tier.
 TIERS = [
     {
-        "atomic",
-        "panel",
-        "config",
-        "windows",
-        "missingness",
-        "metrics",
-        "scaling",
-        "autowindow",
-        "series_scales",
+        *("atomic", "panel", "config", "windows", "missingness", "metrics"),
+        *("scaling", "autowindow", "series_scales"),
     },
+    {"tables", "weather", "baselines.simple", "baselines.kalman"},
     {
-        *(
-            "columns",
-            "clock",
-            "grid",
-            "timeline",
-            "table",
-            "files",
-            "dates",
-            "zones",
-            "digits",
-            "text_tables",
-            "labels",
-            "inspection",
-        ),
-        *("weather", "baselines.simple", "baselines.kalman"),
+        *("gpu", "closed_form"),
+        *("kernels", "mlp", "embedding", "readout", "runtime"),
+        *("tokenizer", "masks", "wanted", "layers", "network", "diffusion"),
+        *("distribution", "calibration", "stacking", "corrections"),
     },
+    {"series", "checkpoint", "inference", "sampling", "learning"},
     {
-        *("triton_compiler", "cuda_compiler", "triton_inverse"),
-        *("cuda_attention", "triton_attention", "kernels"),
-        *("triton_rows", "row_passes", "dropout", "cuda_mlp", "mlp"),
-        *("fused_block", "fused_stack", "fused_norm", "fused_embedding", "embedding"),
-        *("triton_cells", "fused_readout", "readout"),
-        *("runtime", "distribution", "calibration", "stacking", "stillness"),
-        *("dynamics", "guesses", "tokenizer", "excess", "masks", "layers", "network", "diffusion"),
-        *("wanted", "season", "seldom", "rowwise", "sides", "corrections"),
-    },
-    {
-        *("series", "relations", "checkpoint", "distributed", "inference", "sampling"),
-        *("interruption", "lessons", "outages", "readings"),
-        *("muon", "optimization", "replays", "training"),
-    },
-    {
-        *("fitting", "doubts", "progress", "model", "imputation", "parameters", "imputer"),
+        *("doubts", "progress", "model", "imputation", "parameters", "imputer"),
         "pretrained",
     },
     {
@@ -82,7 +55,7 @@ TIERS = [
 # Looked up by name at run time, so that a light module need not load a heavy one.
 LAZY = {
     *(("imputation", "report"), ("imputation", "evaluation"), ("imputer", "report")),
-    *(("inspection", "checkpoint"), ("cli", "benchmark")),
+    *(("tables", "checkpoint"), ("cli", "benchmark")),
 }
 
 

@@ -23,9 +23,9 @@ from mdtim.batch.source import Part, Piece
 from mdtim.batch.survey import _one_spacing
 from mdtim.batch.target import MODEL_FILES
 from mdtim.checkpoint import FILES
-from mdtim.grid import Spacing, Workdays
 from mdtim.imputer import MDTIMImputer
-from mdtim.table import Table, TableOptions
+from mdtim.tables.grid import Spacing, Workdays
+from mdtim.tables.table import Table, TableOptions
 
 HOURS = Spacing("utc", 3_600 * 10**9)
 

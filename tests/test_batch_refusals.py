@@ -12,7 +12,7 @@ from batch_cases import Case, fill, read_parts, same
 from mdtim.batch import BatchOptions, run_batch
 from mdtim.batch.target import Target
 from mdtim.cli import app
-from mdtim.table import TableOptions
+from mdtim.tables.table import TableOptions
 
 
 def refused(source: Path | str, target: Path | str, case: Case, match: str) -> None:

@@ -24,10 +24,10 @@ from mdtim.config import ModelConfig
 from mdtim.datasets import Dataset, load
 from mdtim.distribution import BinDistribution, GaussianDistribution
 from mdtim.inference import Predictor
+from mdtim.learning.training import Trainer
 from mdtim.missingness import RATES
 from mdtim.network import FactorizedDiT
 from mdtim.series import WindowBatch
-from mdtim.training import Trainer
 
 CPU = torch.device("cpu")
 

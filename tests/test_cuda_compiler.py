@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpu_cases import needs_cuda
-from mdtim import cuda_attention, cuda_compiler, cuda_mlp
+from mdtim.gpu import cuda_attention, cuda_compiler, cuda_mlp
 
 ATTENTION = {"TILES": 3, "PACKED": 0, "GROUPS": 1, "HEADS": 8, "NUM_HEADS": 16, "PROGRAMS": 3}
 
@@ -42,14 +42,14 @@ def compile_for(architecture: str, file: str, **constants: int) -> bytes:
     ],
 )
 def test_attention_compiles(changes: dict[str, int]) -> None:
-    binary = compile_for("sm_90", "cuda_attention.cu", **(ATTENTION | changes))
+    binary = compile_for("sm_90", "gpu/cuda_attention.cu", **(ATTENTION | changes))
     assert all(name in binary for name in (b"attend", b"attend_backward"))
 
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(("width", "inner", "half"), [(256, 1024, 0), (128, 384, 1)])
 def test_the_mlp_compiles(width: int, inner: int, half: int) -> None:
-    binary = compile_for("sm_90a", "cuda_mlp.cu", HALF=half, D=width, F=inner)
+    binary = compile_for("sm_90a", "gpu/cuda_mlp.cu", HALF=half, D=width, F=inner)
     assert all(name in binary for name in (b"up_and_gelu", b"back_to_gelu"))
 
 
@@ -66,7 +66,7 @@ def test_layers_of_compared_systems_compile(views: int) -> None:
 @pytest.mark.usefixtures("compiler")
 def test_a_source_that_does_not_compile_says_where() -> None:
     with pytest.raises(RuntimeError, match=r"(?s)cuda_mlp.cu with .*does not compile.*error"):
-        compile_for("sm_90a", "cuda_mlp.cu", HALF=0, D=256, F=1024, ROWS=1)
+        compile_for("sm_90a", "gpu/cuda_mlp.cu", HALF=0, D=256, F=1024, ROWS=1)
 
 
 @pytest.mark.parametrize("version", [None, "11.8"])

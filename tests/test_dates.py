@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from mdtim.clock import read_clock
-from mdtim.dates import read_text
+from mdtim.tables.clock import read_clock
+from mdtim.tables.dates import read_text
 
 
 def test_days_and_months_are_told_apart_by_gaps_that_only_one_reading_has():

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from conftest import tiny_config, waves
-from mdtim import distributed
-from mdtim.distributed import RankLost, Ranks
 from mdtim.imputer import MDTIMImputer
-from mdtim.training import Progress
+from mdtim.learning import distributed
+from mdtim.learning.distributed import RankLost, Ranks
+from mdtim.learning.training import Progress
 from rank import SETTINGS
 from training_cases import trainer
 

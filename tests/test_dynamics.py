@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mdtim.datasets import LINEAR_GAUSSIAN
-from mdtim.dynamics import (
+from mdtim.closed_form.dynamics import (
     MEMORY,
     Precision,
     draw_hidden,
@@ -18,8 +17,9 @@ from mdtim.dynamics import (
     steps_of_memory,
     whitening,
 )
-from mdtim.guesses import Neighbours, Relations, guess_by_relations
-from mdtim.relations import free_of_chance, read_relations, successive
+from mdtim.closed_form.guesses import Neighbours, Relations, guess_by_relations
+from mdtim.datasets import LINEAR_GAUSSIAN
+from mdtim.learning.relations import free_of_chance, read_relations, successive
 from mdtim.series import DeviceSeries
 from mdtim.windows import covering_windows
 

@@ -12,7 +12,7 @@ from mdtim.autowindow import choose_window
 from mdtim.evaluation import evaluate, hide_share
 from mdtim.panel import Panel
 from mdtim.scaling import Standardizer
-from mdtim.table import Table
+from mdtim.tables.table import Table
 
 pytestmark = pytest.mark.filterwarnings("ignore::mdtim.doubts.ImputationWarning")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mdtim import TableWarning
 from mdtim.atomic import atomic_path
-from mdtim.files import parquet_source, read_frame, read_styled, unpack, write_frame
+from mdtim.tables.files import parquet_source, read_frame, read_styled, unpack, write_frame
 
 TEXT_SUFFIXES = [".csv", ".tsv", ".txt", ".csv.gz", ".csv.bz2", ".csv.xz", ".csv.zst", ".CSV"]
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from conftest import tiny_config, waves
-from mdtim import MDTIMImputer, fitting
+from mdtim import MDTIMImputer
+from mdtim.learning import fitting
 from mdtim.windows import WindowIndex
 
 

@@ -23,12 +23,12 @@ from gpu_cases import (
     run_python,
     stack_errors,
 )
-from mdtim import fused_block, row_passes
 from mdtim.diffusion import masked_loss, stratified_times, tokenize
-from mdtim.dropout import keep_mask
+from mdtim.gpu import fused_block, row_passes
+from mdtim.gpu.dropout import keep_mask
+from mdtim.gpu.row_passes import GATE_A, GATE_M, Rows
 from mdtim.layers import AxisBlock
 from mdtim.network import FactorizedDiT
-from mdtim.row_passes import GATE_A, GATE_M, Rows
 from mdtim.tokenizer import Tokenizer
 
 needs_triton = pytest.mark.skipif(
@@ -42,7 +42,7 @@ from unittest import mock
 import torch
 from conftest import tiny_config
 from gpu_cases import block_errors, embedding_errors, make_block, norm_errors, stack_errors
-from mdtim import fused_block, fused_stack, row_passes
+from mdtim.gpu import fused_block, fused_stack, row_passes
 from mdtim.kernels import rope_table
 from mdtim.layers import forward_fused
 from mdtim.network import FactorizedDiT

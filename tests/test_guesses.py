@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mdtim.guesses import Neighbours, Relations, guess_by_line, guess_by_relations, relate
-from mdtim.relations import read_relations
+from mdtim.closed_form.guesses import (
+    Neighbours,
+    Relations,
+    guess_by_line,
+    guess_by_relations,
+    relate,
+)
+from mdtim.learning.relations import read_relations
 from mdtim.series import DeviceSeries
 from mdtim.windows import covering_windows
 
@@ -27,7 +33,7 @@ def test_hundreds_of_variates_are_related_rightly_whatever_the_number_of_threads
     # In a process of its own: the number of threads is the whole process's.
     code = (
         "import torch\n"
-        "from mdtim.guesses import _inverse\n"
+        "from mdtim.closed_form.guesses import _inverse\n"
         "torch.set_num_threads(2)\n"
         "walk = torch.randn((4, 400, 300), generator=torch.Generator().manual_seed(0)).double()\n"
         "covariance = walk.mT @ walk / 400\n"

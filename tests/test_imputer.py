@@ -18,8 +18,8 @@ from sklearn.preprocessing import StandardScaler
 
 from conftest import tiny_config, waves
 from mdtim import Imputation, ImputationWarning, MDTIMImputer, ModelConfig
-from mdtim.lessons import TrainingData
-from mdtim.training import Trainer
+from mdtim.learning.lessons import TrainingData
+from mdtim.learning.training import Trainer
 
 
 def imputer(**options: object) -> MDTIMImputer:
@@ -179,7 +179,7 @@ def test_cells_that_score_a_small_table_are_never_shown_to_training(
             seen.append(data)
             super().__init__(network, config, data, seed)
 
-    monkeypatch.setattr("mdtim.fitting.Trainer", Watched)
+    monkeypatch.setattr("mdtim.learning.fitting.Trainer", Watched)
     small, large = imputer().fit(gappy[:30]), imputer().fit(gappy)
     assert not small.report_.held_out
     assert large.report_.held_out

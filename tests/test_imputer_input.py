@@ -17,8 +17,8 @@ from sklearn.exceptions import NotFittedError
 
 from conftest import tiny_config
 from mdtim import ImputationWarning, MDTIMImputer
-from mdtim.columns import clear_placeholders
 from mdtim.evaluation import evaluate
+from mdtim.tables.columns import clear_placeholders
 
 pytestmark = pytest.mark.filterwarnings("ignore:on held-out cells")
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from gpu_cases import needs_cuda, poisoned, relative_error, run_python
-from mdtim import cuda_attention, kernels, triton_attention
+from mdtim import kernels
+from mdtim.gpu import cuda_attention, triton_attention
 from mdtim.kernels import (
     axis_attention,
     pair_channels,
@@ -244,7 +245,8 @@ INTERPRETED = """
 import json
 import torch
 from gpu_cases import poisoned, relative_error as error
-from mdtim import kernels, triton_attention
+from mdtim import kernels
+from mdtim.gpu import triton_attention
 
 cases = [  # B, T, V, H, d, axis, rope, dtype
     (1, 1, 1, 1, 16, "time", True, "float32"),

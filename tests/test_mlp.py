@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpu_cases import mlp_errors, needs_cuda, run_python
-from mdtim import cuda_mlp
+from mdtim.gpu import cuda_mlp
 
 INTERPRETED = """
 import json

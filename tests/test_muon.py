@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from conftest import tiny_config
-from mdtim.muon import MOMENTUM, Muon, orthogonalize
+from mdtim.learning.muon import MOMENTUM, Muon, orthogonalize
 from training_cases import trainer
 
 

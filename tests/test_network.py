@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from conftest import tiny_config
+from mdtim.closed_form.guesses import Relations
 from mdtim.config import Prior, preset
 from mdtim.diffusion import tokenize
-from mdtim.guesses import Relations
 from mdtim.layers import gelu
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.tokenizer import Tokenizer

@@ -7,7 +7,7 @@ import pytest
 
 from mdtim import MDTIMImputer
 from mdtim.baselines.simple import interpolate
-from mdtim.outages import MAX_WINDOWS, MIN_WINDOWS, hide_outages
+from mdtim.learning.outages import MAX_WINDOWS, MIN_WINDOWS, hide_outages
 from mdtim.windows import WindowIndex, every_window
 
 OFFSETS = np.array([0, 300, 340])

@@ -12,7 +12,7 @@ import torch
 from conftest import waves
 from mdtim import ImputationWarning, MDTIMImputer
 from mdtim.config import preset
-from mdtim.fitting import new_network
+from mdtim.learning.fitting import new_network
 from mdtim.pretrained import FOLDER, card, load_pretrained, pretrained_config, save_pretrained
 
 CPU = torch.device("cpu")

@@ -8,7 +8,8 @@ import torch
 
 from gpu_cases import needs_cuda
 from mdtim.config import preset
-from mdtim.fitting import new_network
+from mdtim.learning.fitting import new_network
+from mdtim.learning.training import Trainer
 from mdtim.pretrained import card
 from mdtim.pretraining import run, school, signals
 from mdtim.pretraining.dice import Dice
@@ -16,7 +17,6 @@ from mdtim.pretraining.gaps import draw_gaps
 from mdtim.pretraining.pool import Pool, Shape
 from mdtim.pretraining.school import School
 from mdtim.pretraining.tables import draw_tables
-from mdtim.training import Trainer
 
 CPU = torch.device("cpu")
 SMALL = (Shape(6, 24, 3), Shape(4, 32, 2))

@@ -19,7 +19,7 @@ INTERPRETED = """
 import json
 import torch
 from gpu_cases import readout_errors
-from mdtim import fused_readout
+from mdtim.gpu import fused_readout
 
 results = []
 def check(limit=1e-5, **case):

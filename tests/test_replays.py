@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mdtim.replays import Replays, _copy
+from mdtim.learning.replays import Replays, _copy
 
 CPU = torch.device("cpu")
 

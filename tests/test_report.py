@@ -24,7 +24,7 @@ from mdtim.report.packing import pack_places
 from mdtim.report.page import bokeh_script, json_for_script, render_page
 from mdtim.report.summary import GapFacts
 from mdtim.report.words import describe_chart, describe_errors, describe_lengths, describe_map
-from mdtim.table import TableOptions
+from mdtim.tables.table import TableOptions
 from report_cases import EVALUATION, HOSTILE, filled, holes, panel_of_three, values_of_any_size
 
 

@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 
 from mdtim import __version__
-from mdtim.fitting import FitReport
 from mdtim.imputation import Origin
+from mdtim.learning.fitting import FitReport
 from mdtim.report import summarize, write_report
 from mdtim.report.words import describe_chart, describe_columns, number, origin
-from mdtim.table import TableWarning
+from mdtim.tables.table import TableWarning
 from report_cases import EVALUATION, HOSTILE, filled, holes, methods
 
 FIT = FitReport("no longer improving", 1200, 900, 31.5, 1_061_290, 0.1291, 0.3698, 0.1, 0.9, True)

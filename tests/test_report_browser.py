@@ -12,7 +12,7 @@ from PIL import Image
 
 from mdtim.evaluation import Evaluation
 from mdtim.imputation import Imputation
-from mdtim.table import TableOptions
+from mdtim.tables.table import TableOptions
 from report_cases import (
     EVALUATION,
     HOSTILE,

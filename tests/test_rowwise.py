@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdtim import MDTIMImputer
-from mdtim.guesses import Neighbours
-from mdtim.rowwise import FAR, MAX_ASKED, RowModel
+from mdtim.closed_form.guesses import Neighbours
+from mdtim.closed_form.rowwise import FAR, MAX_ASKED, RowModel
 
 MIXING = np.array([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0], [-0.5, 0.3, 0.8], [0.2, 0.1, 0.1]])
 WHOLE = np.array([0, 600])

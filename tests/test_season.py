@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mdtim import MDTIMImputer
-from mdtim.guesses import Neighbours
-from mdtim.season import above_the_line
+from mdtim.closed_form.guesses import Neighbours
+from mdtim.closed_form.season import above_the_line
 
 STEPS = torch.arange(160, dtype=torch.float64)
 

@@ -7,10 +7,10 @@ import pytest
 
 from mdtim import MDTIMImputer
 from mdtim.baselines.simple import interpolate
-from mdtim.fitting import _inner_steps
-from mdtim.readings import FOLDS, hide_readings
-from mdtim.rowwise import RowModel
-from mdtim.seldom import learn_seldom
+from mdtim.closed_form.rowwise import RowModel
+from mdtim.closed_form.seldom import learn_seldom
+from mdtim.learning.fitting import _inner_steps
+from mdtim.learning.readings import FOLDS, hide_readings
 from mdtim.windows import covering_windows
 
 STEPS = 2_000

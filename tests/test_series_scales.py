@@ -22,7 +22,7 @@ from mdtim.evaluation import hide_share, score, without
 from mdtim.panel import FloatArray, Panel
 from mdtim.scaling import Standardizer
 from mdtim.series_scales import PanelScales, SeriesScales
-from mdtim.table import TableOptions
+from mdtim.tables.table import TableOptions
 
 STEPS = 300
 

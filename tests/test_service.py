@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mdtim.files import read_frame
 from mdtim.service.settings import Limits
+from mdtim.tables.files import read_frame
 from service_cases import Place, csv_of, ended, send, sensors, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::mdtim.doubts.ImputationWarning")

@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mdtim import doubts
-from mdtim.fitting import FitReport
+from mdtim.learning.fitting import FitReport
 from mdtim.service.app import STATIC, create_app
 from mdtim.service.protocol import Failed, Task
 from mdtim.service.refusals import EXPECTED

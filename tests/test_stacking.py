@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from mdtim.calibration import Places
+from mdtim.closed_form.sides import Sides
 from mdtim.distribution import BinDistribution
-from mdtim.lessons import _of_tensors, _one_after_the_other
-from mdtim.sides import Sides
+from mdtim.learning.lessons import _of_tensors, _one_after_the_other
 from mdtim.stacking import NETWORK, NUM_GROUPS, ROWS, Stack, StackCells
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import torch
 
+from mdtim.closed_form.stillness import NEAR, correction, movement
 from mdtim.imputer import MDTIMImputer
-from mdtim.stillness import NEAR, correction, movement
 
 
 def test_movement_is_the_span_of_the_visible_cells_nearby() -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mdtim.files import read_frame, write_frame
-from mdtim.table import Table, TableOptions, TableWarning
+from mdtim.tables.files import read_frame, write_frame
+from mdtim.tables.table import Table, TableOptions, TableWarning
 from table_cases import (
     FRAME_KINDS,
     NAN,
@@ -386,7 +386,8 @@ def test_further_columns_follow_the_rows_of_the_caller():
 
 def test_reading_tables_needs_neither_torch_nor_polars():
     code = (
-        "import sys, numpy, mdtim.files; from mdtim.table import Table; Table.read(numpy.eye(2));"
+        "import sys, numpy, mdtim.tables.files; from mdtim.tables.table import Table;"
+        "Table.read(numpy.eye(2));"
         "print(sorted({'torch', 'polars', 'narwhals'} & set(sys.modules)))"
     )
     source = str(Path(inspect.getfile(Table)).parents[1])

@@ -8,7 +8,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from mdtim.table import Table, TableWarning
+from mdtim.tables.table import Table, TableWarning
 from table_cases import FRAME_KINDS, NAN, as_kind, fill_with, numbers_of, read
 
 

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from mdtim import TableWarning
 from mdtim.cli import app
-from mdtim.files import read_frame, read_styled, write_frame
-from mdtim.table import Table
-from mdtim.text_tables import TextStyle
+from mdtim.tables.files import read_frame, read_styled, write_frame
+from mdtim.tables.table import Table
+from mdtim.tables.text_tables import TextStyle
 
 STYLES = [
     TextStyle(),

@@ -8,9 +8,9 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from mdtim.files import read_frame
-from mdtim.labels import Labels
-from mdtim.table import Table, TableOptions, TableWarning
+from mdtim.tables.files import read_frame
+from mdtim.tables.labels import Labels
+from mdtim.tables.table import Table, TableOptions, TableWarning
 from table_cases import NAN, as_kind, fill_with, hours, named_columns, numbers_of, read, stamped
 
 # --- time

@@ -5,9 +5,9 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from mdtim.grid import Spacing
-from mdtim.table import Table
-from mdtim.timeline import read_timeline
+from mdtim.tables.grid import Spacing
+from mdtim.tables.table import Table
+from mdtim.tables.timeline import read_timeline
 from table_cases import NAN, as_kind, fill_with, hours, named_columns, read, stamped
 
 

@@ -11,11 +11,11 @@ import torch
 
 from conftest import tiny_config
 from gpu_cases import needs_cuda
-from mdtim import lessons
-from mdtim.interruption import held_back
-from mdtim.lessons import held_out_cells
-from mdtim.optimization import MovingAverage
-from mdtim.training import Progress, Trainer
+from mdtim.learning import lessons
+from mdtim.learning.interruption import held_back
+from mdtim.learning.lessons import held_out_cells
+from mdtim.learning.optimization import MovingAverage
+from mdtim.learning.training import Progress, Trainer
 from training_cases import trainer
 
 

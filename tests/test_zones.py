@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from mdtim import MDTIMImputer
-from mdtim.clock import read_clock
-from mdtim.table import Table, TableOptions
-from mdtim.zones import in_their_zone
+from mdtim.tables.clock import read_clock
+from mdtim.tables.table import Table, TableOptions
+from mdtim.tables.zones import in_their_zone
 
 
 def written(zone: str, freq: str, count: int) -> tuple[pd.DatetimeIndex, pd.Series]:

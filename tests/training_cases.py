@@ -7,12 +7,12 @@ import torch
 
 from conftest import waves
 from mdtim.config import ModelConfig
-from mdtim.lessons import TrainingData
+from mdtim.learning.lessons import TrainingData
+from mdtim.learning.training import Trainer
 from mdtim.masks import MaskMix
 from mdtim.missingness import uniform
 from mdtim.network import FactorizedDiT
 from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.training import Trainer
 from mdtim.windows import every_window
 
 CPU = torch.device("cpu")

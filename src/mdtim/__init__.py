@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mdtim.doubts import ImputationWarning
     from mdtim.imputation import Imputation
     from mdtim.imputer import MDTIMImputer
-    from mdtim.table import TableWarning
+    from mdtim.tables.table import TableWarning
 
 __version__ = "0.1.0"
 
@@ -25,7 +25,7 @@ _HOMES = {
     "ImputationWarning": "mdtim.doubts",
     "MDTIMImputer": "mdtim.imputer",
     "ModelConfig": "mdtim.config",
-    "TableWarning": "mdtim.table",
+    "TableWarning": "mdtim.tables.table",
     "preset": "mdtim.config",
 }
 __all__ = [

@@ -87,7 +87,7 @@ def fit(
     """Learn from a table and keep the model; with torchrun, in several processes."""
     with user_messages() as said:
         from mdtim.checkpoint import check_free
-        from mdtim.distributed import joined_ranks
+        from mdtim.learning.distributed import joined_ranks
 
         check_free(output)  # refused now rather than after the fit
 
@@ -132,7 +132,7 @@ def impute(
     """Fill the gaps of a table."""
     levels = quantile_levels(quantiles)
     with user_messages() as said:
-        from mdtim.files import parquet_source, read_styled, table_suffixes, write_frame
+        from mdtim.tables.files import parquet_source, read_styled, table_suffixes, write_frame
 
         _check_targets(source, output, report)
         table_suffixes(output)  # refused now rather than after the fit
@@ -258,12 +258,12 @@ def info(
     """Say what is missing in a table, or what a model folder holds."""
     with user_messages() as said:
         if path.is_dir():
-            from mdtim.inspection import describe_model
+            from mdtim.tables.inspection import describe_model
 
             facts = describe_model(path)
         else:
-            from mdtim.inspection import describe_table
-            from mdtim.table import Table, TableOptions
+            from mdtim.tables.inspection import describe_table
+            from mdtim.tables.table import Table, TableOptions
 
             options = table_options(time, id, freq, columns, inf_as_missing, missing_values)
             facts = describe_table(Table.read(_read(path), TableOptions(**options)))
@@ -375,13 +375,13 @@ def _load_imputer(folder: Path, options: dict[str, Any], device: str) -> MDTIMIm
 
 def _as_fitted(imputer: MDTIMImputer, frame: Any) -> Any:
     """The columns in the order of the model's, if it has names for them."""
-    from mdtim.columns import in_order
+    from mdtim.tables.columns import in_order
 
     return in_order(frame, list(getattr(imputer, "feature_names_in_", frame.columns)))
 
 
 def _read(path: Path) -> Any:
-    from mdtim.files import read_frame
+    from mdtim.tables.files import read_frame
 
     return read_frame(path)
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from mdtim.calibration import Calibration
-from mdtim.rowwise import RowModel
+from mdtim.closed_form.rowwise import RowModel
 from mdtim.stacking import Stack
 
 _PREFIX = "rows."

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mdtim.evaluation import Evaluation, evaluate
-from mdtim.files import write_frame
 from mdtim.imputer import MDTIMImputer
+from mdtim.tables.files import write_frame
 from mdtim.weather import WEATHER_COLUMNS, nyc_weather
 
 

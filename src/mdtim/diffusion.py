@@ -10,9 +10,9 @@ import math
 import torch
 from torch import Tensor
 
+from mdtim.closed_form.guesses import Guesses, Relations, guess_by_line, guess_by_relations
 from mdtim.config import DiffusionConfig, Prior
 from mdtim.distribution import BinDistribution
-from mdtim.guesses import Guesses, Relations, guess_by_line, guess_by_relations
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.readout import cell_terms
 from mdtim.tokenizer import Tokenizer, WindowScale, believable, window_scale

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from mdtim.fitting import FitReport
+from mdtim.learning.fitting import FitReport
 from mdtim.panel import Panel
 from mdtim.scaling import Standardizer
 from mdtim.series_scales import ENOUGH, PanelScales

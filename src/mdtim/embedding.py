@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mdtim.fused_embedding import fused_embedding
-from mdtim.triton_compiler import runs_triton
+from mdtim.gpu.fused_embedding import fused_embedding
+from mdtim.gpu.triton_compiler import runs_triton
 
 
 def embed_cells(

@@ -18,7 +18,7 @@ from mdtim.inference import Cells
 from mdtim.missingness import joint_share, points_and_runs
 from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, gap_lengths, length_groups
 from mdtim.series_scales import PanelScales
-from mdtim.table import Table
+from mdtim.tables.table import Table
 
 CALIBRATION_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Central intervals whose coverage is measured."""

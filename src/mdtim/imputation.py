@@ -13,13 +13,13 @@ import torch
 from mdtim.inference import Cells
 from mdtim.panel import BoolArray, FloatArray
 from mdtim.runtime import keyed_uniform
-from mdtim.table import Table
+from mdtim.tables.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from mdtim.evaluation import Evaluation
-    from mdtim.fitting import FitReport
+    from mdtim.learning.fitting import FitReport
 
 Sampler = Callable[[int], FloatArray]
 """Number of a joint draw → (N, V) its values, in data units."""

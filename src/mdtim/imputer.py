@@ -18,8 +18,8 @@ from mdtim.autowindow import choose_window, longest_window
 from mdtim.checkpoint import load_folder, save_folder
 from mdtim.config import ModelConfig, preset
 from mdtim.corrections import Corrections
-from mdtim.fitting import FitReport, fit_network
 from mdtim.imputation import Imputation, Origin
+from mdtim.learning.fitting import FitReport, fit_network
 from mdtim.model import FittedModel, JointSampler
 from mdtim.panel import Panel
 from mdtim.parameters import check_parameters
@@ -33,7 +33,7 @@ from mdtim.progress import Listener, filling_progress, show_fit, training_progre
 from mdtim.runtime import resolve_device
 from mdtim.scaling import Standardizer
 from mdtim.series_scales import PanelScales, SeriesScales
-from mdtim.table import Table, TableOptions, plain
+from mdtim.tables.table import Table, TableOptions, plain
 
 
 class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

@@ -13,20 +13,20 @@ import torch
 from torch import Tensor
 
 from mdtim.calibration import OPEN, Calibration, Places
+from mdtim.closed_form.excess import Excess
+from mdtim.closed_form.guesses import Neighbours
+from mdtim.closed_form.rowwise import RowModel
+from mdtim.closed_form.sides import Sides
+from mdtim.closed_form.stillness import correction, movement
 from mdtim.config import ModelConfig
 from mdtim.diffusion import reverse_step, tokenize
 from mdtim.distribution import BinDistribution, mix
-from mdtim.excess import Excess
-from mdtim.guesses import Neighbours
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.panel import BoolArray, FloatArray, IntArray
 from mdtim.readout import cell_probs, label_blur
-from mdtim.rowwise import RowModel
 from mdtim.runtime import HostCopies, free_memory, keyed_uniform, precision
 from mdtim.series import DeviceSeries, WindowBatch, whole_batch
-from mdtim.sides import Sides
 from mdtim.stacking import Stack, StackCells
-from mdtim.stillness import correction, movement
 from mdtim.tokenizer import Tokenizer, WindowScale
 from mdtim.wanted import Wanted
 from mdtim.windows import WindowIndex, blend_weights, covering_windows

@@ -1,9 +1,9 @@
 """Attention along one axis of a (B, T, V, E) tensor, for many short sequences.
 
 The sequences of a factorized transformer are tiny (5 to 128 positions) and lie strided in
-memory. On a GPU the operator of :mod:`mdtim.triton_attention` reads them where they lie, by kernels
-in Triton or, on a Hopper GPU, in CUDA C++.
-Elsewhere, and for longer sequences, PyTorch's own operators do the work.
+memory. On a GPU the operator of :mod:`mdtim.gpu.triton_attention` reads them where they lie, by
+kernels in Triton or, on a Hopper GPU, in CUDA C++. Elsewhere, and for longer sequences, PyTorch's
+own operators do the work.
 
 Shapes: B windows, T steps, V variates, H heads, d head width, D = H * d, E = 3 * D (q | k | v),
 L attended length (T or V), N sequences (B * V or B * T).
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mdtim.triton_attention import _triton_attention
-from mdtim.triton_compiler import runs_triton
+from mdtim.gpu.triton_attention import _triton_attention
+from mdtim.gpu.triton_compiler import runs_triton
 
 Axis = Literal["time", "variate"]
 Implementation = Literal["auto", "triton", "sdpa", "reference"]

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mdtim.config import NetworkConfig
-from mdtim.fused_block import MAX_WIDTH, BlockWeights, cast, fused_block
-from mdtim.fused_norm import fused_norm
-from mdtim.fused_stack import fused_stack
+from mdtim.gpu.fused_block import MAX_WIDTH, BlockWeights, cast, fused_block
+from mdtim.gpu.fused_norm import fused_norm
+from mdtim.gpu.fused_stack import fused_stack
+from mdtim.gpu.triton_compiler import runs_triton
 from mdtim.kernels import (
     Axis,
     Implementation,
@@ -24,7 +25,6 @@ from mdtim.kernels import (
     pair_channels,
     rope_table,
 )
-from mdtim.triton_compiler import runs_triton
 from mdtim.wanted import Wanted
 
 

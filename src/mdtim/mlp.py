@@ -1,7 +1,7 @@
 """The products of an MLP around its GELU, on a GPU.
 
-On a Hopper GPU a kernel of :mod:`mdtim.cuda_mlp` runs GELU beside the product, and elsewhere it is
-a pass of its own.
+On a Hopper GPU a kernel of :mod:`mdtim.gpu.cuda_mlp` runs GELU beside the product, and elsewhere it
+is a pass of its own.
 
 Shapes: R rows, D width, F = mlp_ratio * D. Matrices are contiguous and of one type.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mdtim import cuda_mlp, row_passes
+from mdtim.gpu import cuda_mlp, row_passes
 
 
 def up_to_gelu(x_RD: Tensor, up_FD: Tensor, bias_F: Tensor) -> Tensor:

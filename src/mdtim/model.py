@@ -20,7 +20,6 @@ from mdtim.checkpoint import load_weights
 from mdtim.config import ModelConfig
 from mdtim.corrections import Corrections, without_corrections
 from mdtim.distribution import BinDistribution
-from mdtim.fitting import FitReport
 from mdtim.inference import (
     LEAST_SPREAD,
     Cells,
@@ -29,6 +28,7 @@ from mdtim.inference import (
     fill_cells,
     inference_batch,
 )
+from mdtim.learning.fitting import FitReport
 from mdtim.network import FactorizedDiT
 from mdtim.panel import FloatArray, IntArray, Panel
 from mdtim.readout import label_blur

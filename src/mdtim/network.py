@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mdtim.closed_form.guesses import NUM_FEATURES, NUM_GUESSES, Guesses, Relations
 from mdtim.config import NetworkConfig, TokenizerConfig
 from mdtim.embedding import embed_cells
-from mdtim.guesses import NUM_FEATURES, NUM_GUESSES, Guesses, Relations
+from mdtim.gpu.row_passes import BLOCK_SLOTS, HEAD_SLOTS
 from mdtim.layers import (
     AxisBlock,
     TimeEmbedding,
@@ -24,7 +25,6 @@ from mdtim.layers import (
     normalize,
     working_dtype,
 )
-from mdtim.row_passes import BLOCK_SLOTS, HEAD_SLOTS
 from mdtim.runtime import own_random_state
 from mdtim.tokenizer import Tokenizer
 from mdtim.wanted import Wanted

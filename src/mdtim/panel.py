@@ -1,7 +1,7 @@
 """The one form every table takes inside mdtim: regular series, stacked along the rows.
 
 Everything downstream (windows, training, inference) sees a :class:`Panel` and nothing else;
-:mod:`mdtim.table` makes one from whatever the user has and leads the way back.
+:mod:`mdtim.tables.table` makes one from whatever the user has and leads the way back.
 """
 
 from __future__ import annotations

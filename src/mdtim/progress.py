@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from mdtim.fitting import FitReport
 from mdtim.inference import OnWindows
-from mdtim.training import Progress
+from mdtim.learning.fitting import FitReport
+from mdtim.learning.training import Progress
 
 OnStep = Callable[[Progress, float], None]
 Listener = Callable[[float, str], None]

@@ -1,7 +1,7 @@
 """From what the network says of a cell to its distribution, or to the loss.
 
-Here it is defined, in PyTorch's operators; on a GPU kernels of :mod:`mdtim.fused_readout` do the
-same without writing logits down.
+Here it is defined, in PyTorch's operators; on a GPU kernels of :mod:`mdtim.gpu.fused_readout` do
+the same without writing logits down.
 
 B windows, T steps, V variates, K output bins, G guesses, P what the head says of a cell.
 """
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mdtim.closed_form.guesses import Guesses
 from mdtim.config import DiffusionConfig
-from mdtim.fused_readout import fused_probs, fused_terms
-from mdtim.guesses import Guesses
+from mdtim.gpu.fused_readout import fused_probs, fused_terms
+from mdtim.gpu.triton_compiler import runs_triton
 from mdtim.network import FactorizedDiT, Tokens
-from mdtim.triton_compiler import runs_triton
 from mdtim.wanted import Wanted
 
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from mdtim.calibration import Places
+from mdtim.closed_form.seldom import SELDOM
+from mdtim.closed_form.sides import Sides
 from mdtim.distribution import BinDistribution
-from mdtim.seldom import SELDOM
-from mdtim.sides import Sides
 
 REACH = (1.5, 3.5, 8.5, 24.5)
 """Edges between groups of cells, in steps to the nearest visible cell: 1, 2 to 3, and so on."""

@@ -37,6 +37,6 @@ def nyc_weather_file() -> Path:
 
 def nyc_weather() -> pd.DataFrame:
     """The weather as a table."""
-    from mdtim.files import read_frame
+    from mdtim.tables.files import read_frame
 
     return read_frame(nyc_weather_file())

@@ -14,8 +14,8 @@
 //   SHARED   1 if what rows attend to finds room in shared memory, too
 
 #define HALF 1
-#include "cuda_halves.cuh"
-#include "cuda_products.cuh"
+#include "gpu/cuda_halves.cuh"
+#include "gpu/cuda_products.cuh"
 #include "baselines/cuda_states.cuh"
 
 constexpr int ROWS = 16 * TILES;

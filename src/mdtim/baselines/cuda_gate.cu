@@ -5,8 +5,8 @@
 // Compile-time constants are those of cuda_states.cuh.
 
 #define HALF 1
-#include "cuda_halves.cuh"
-#include "cuda_products.cuh"
+#include "gpu/cuda_halves.cuh"
+#include "gpu/cuda_products.cuh"
 #include "baselines/cuda_states.cuh"
 
 constexpr int MIDDLE = 0, END = 2 * C * C, END_OF_WEIGHTS = 4 * C * C;

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mdtim.cuda_compiler import Kernel, compile_kernel, has_compiler
+from mdtim.gpu.cuda_compiler import Kernel, compile_kernel, has_compiler
 from mdtim.kernels import Axis
 
 _TILE = 16

@@ -84,7 +84,7 @@ def batch(
         from mdtim.batch.run import BatchOptions, run_batch
         from mdtim.batch.source import Place
         from mdtim.imputer import MDTIMImputer
-        from mdtim.table import TableOptions
+        from mdtim.tables.table import TableOptions
 
         given = table_options(time, id, None, columns, inf_as_missing, missing_values)
         options = BatchOptions(

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from mdtim.batch.runs import Runs
 from mdtim.batch.source import Piece
-from mdtim.grid import Spacing, steps_between
 from mdtim.panel import FloatArray, IntArray, SeriesMoments
 from mdtim.series_scales import SeriesScales
+from mdtim.tables.grid import Spacing, steps_between
 from mdtim.windows import halo
 
 

@@ -20,7 +20,7 @@ from mdtim.batch.survey import NothingReadable, Survey, survey
 from mdtim.batch.target import MODEL_FILES, Target
 from mdtim.batch.work import Filler, FillTask, Reading
 from mdtim.series_scales import SeriesScales
-from mdtim.table import TableOptions
+from mdtim.tables.table import TableOptions
 
 if TYPE_CHECKING:
     from mdtim.imputer import MDTIMImputer

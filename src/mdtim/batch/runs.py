@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mdtim.panel import BoolArray, FloatArray, IntArray
 from mdtim.series_scales import series_moments
-from mdtim.table import Table
+from mdtim.tables.table import Table
 
 
 @dataclass(frozen=True, eq=False)

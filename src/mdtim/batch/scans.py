@@ -15,7 +15,7 @@ from mdtim.batch.runs import Runs
 from mdtim.batch.source import Part, Piece
 from mdtim.batch.target import OURS, Target
 from mdtim.batch.work import PartScan, Reading, Scanner
-from mdtim.grid import Spacing, Workdays
+from mdtim.tables.grid import Spacing, Workdays
 
 SCAN_VERSION = 2
 """Raised whenever what is kept of a look changes."""

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-from mdtim.files import PARQUET, decode_frame, frame_of, readable, table_suffixes
-from mdtim.text_tables import TextStyle
+from mdtim.tables.files import PARQUET, decode_frame, frame_of, readable, table_suffixes
+from mdtim.tables.text_tables import TextStyle
 
 HIDDEN = ("_", ".")
 """Files and folders that begin so are no parts, as Spark and Hive have it."""

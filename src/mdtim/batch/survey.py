@@ -12,7 +12,7 @@ import pyarrow as pa
 from mdtim.batch.runs import Runs
 from mdtim.batch.source import Part, Piece
 from mdtim.batch.work import PartScan, Reading, shared_orders
-from mdtim.grid import DAY, Spacing, Workdays
+from mdtim.tables.grid import DAY, Spacing, Workdays
 
 Look = Callable[[Reading, Sequence[Part]], Iterator[PartScan]]
 """Looks through parts, and leaves out those that cannot be read."""

@@ -22,10 +22,10 @@ from mdtim.batch.plan import PiecePlan
 from mdtim.batch.runs import Runs
 from mdtim.batch.source import Content, Part, Piece, Source, frame_schema
 from mdtim.batch.target import Target
-from mdtim.files import encode_frame
-from mdtim.grid import Spacing, Workdays
 from mdtim.panel import Panel
-from mdtim.table import Table, TableOptions
+from mdtim.tables.files import encode_frame
+from mdtim.tables.grid import Spacing, Workdays
+from mdtim.tables.table import Table, TableOptions
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from mdtim import row_passes
 from mdtim.bench.speed import TRAINING_CASES, matmul_rate
+from mdtim.gpu import row_passes
+from mdtim.gpu.row_passes import GATE_A, Rows
+from mdtim.gpu.triton_attention import attend, attend_backward
 from mdtim.kernels import rope_table
 from mdtim.mlp import back_to_gelu, up_and_gelu
-from mdtim.row_passes import GATE_A, Rows
 from mdtim.runtime import resolve_device
-from mdtim.triton_attention import attend, attend_backward
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,14 @@ from mdtim.bench.environment import commit, device_name, versions
 from mdtim.bench.speed import Variant, set_up
 from mdtim.config import ModelConfig, preset
 from mdtim.datasets import load
-from mdtim.fitting import new_network
-from mdtim.lessons import TrainingData
+from mdtim.learning.fitting import new_network
+from mdtim.learning.lessons import TrainingData
+from mdtim.learning.relations import read_relations
+from mdtim.learning.training import Trainer
 from mdtim.masks import MaskMix
 from mdtim.missingness import uniform
-from mdtim.relations import read_relations
 from mdtim.runtime import resolve_device
 from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.training import Trainer
 from mdtim.windows import every_window
 
 SEEDS = (0, 1, 2)

@@ -22,7 +22,7 @@ from mdtim.distribution import BinDistribution
 from mdtim.imputation import Imputation
 from mdtim.inference import Cells
 from mdtim.panel import gap_lengths
-from mdtim.table import Table
+from mdtim.tables.table import Table
 
 ROWS, COLUMNS = 100_000, 50
 SHARE_MISSING, LONG_GAPS, LONGEST = 0.02, 20, 500

@@ -82,8 +82,8 @@ def network(size: str) -> ModelConfig:
 
 def write_model(source: Path, folder: Path, size: str, device: str) -> None:
     """Fit for a moment on the first part: filling takes as long as with a good model."""
-    from mdtim.files import read_frame
     from mdtim.imputer import MDTIMImputer
+    from mdtim.tables.files import read_frame
 
     frame = read_frame(min(source.glob("*.parquet"))).head(2_000)
     imputer = MDTIMImputer(
@@ -167,7 +167,7 @@ def _fill(
     from mdtim.batch.engine_local import LocalPool
     from mdtim.batch.source import Place
     from mdtim.batch.target import Target
-    from mdtim.table import TableOptions
+    from mdtim.tables.table import TableOptions
 
     report = run_batch(
         str(folder / "source"),

@@ -20,12 +20,12 @@ import torch
 from mdtim.bench.environment import commit, device_name, versions
 from mdtim.config import ModelConfig, preset
 from mdtim.inference import Predictor
-from mdtim.lessons import TrainingData
+from mdtim.learning.lessons import TrainingData
+from mdtim.learning.training import Trainer
 from mdtim.masks import MaskMix
 from mdtim.network import FactorizedDiT
 from mdtim.runtime import HostCopies, resolve_device
 from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.training import Trainer
 from mdtim.wanted import Wanted
 from mdtim.windows import every_window
 

@@ -16,16 +16,16 @@ from mdtim.benchmark.scoring import validation_windows, windows_within
 from mdtim.calibration import Calibration
 from mdtim.checkpoint import load_folder, load_weights, save_folder
 from mdtim.datasets import Dataset
-from mdtim.fitting import new_network
 from mdtim.inference import Predictor
-from mdtim.lessons import TrainingData, held_out_cells
+from mdtim.learning.fitting import new_network
+from mdtim.learning.lessons import TrainingData, held_out_cells
+from mdtim.learning.relations import read_relations
+from mdtim.learning.training import Trainer
 from mdtim.masks import MaskMix
 from mdtim.network import FactorizedDiT
 from mdtim.pretrained import is_pretrained, load_pretrained
 from mdtim.readout import label_blur
-from mdtim.relations import read_relations
 from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.training import Trainer
 
 CHECKPOINT_EVERY = 1_000
 """Steps that a killed run can lose."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mdtim.dynamics import steps_of_memory, whitening
-from mdtim.guesses import Relations, deviations
+from mdtim.closed_form.dynamics import steps_of_memory, whitening
+from mdtim.closed_form.guesses import Relations, deviations
+from mdtim.learning.relations import free_of_chance, successive
 from mdtim.pretraining.dice import Dice
 from mdtim.pretraining.tables import draw_tables
-from mdtim.relations import free_of_chance, successive
 
 
 @dataclass(frozen=True)

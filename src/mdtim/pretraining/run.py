@@ -11,10 +11,10 @@ import torch
 
 from mdtim.bench.environment import commit, device_name, versions
 from mdtim.config import ModelConfig, preset
-from mdtim.fitting import new_network
+from mdtim.learning.fitting import new_network
+from mdtim.learning.training import Trainer
 from mdtim.pretrained import save_pretrained
 from mdtim.pretraining.school import SHAPES, School
-from mdtim.training import Trainer
 
 NETWORKS = ("zero-mini", "zero-base")
 

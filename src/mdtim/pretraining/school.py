@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mdtim.diffusion import tokenize
 from mdtim.inference import Predictor
-from mdtim.lessons import Lesson
+from mdtim.learning.lessons import Lesson
 from mdtim.network import FactorizedDiT
 from mdtim.pretraining.gaps import draw_gaps
 from mdtim.pretraining.pool import Pool, Shape
@@ -38,7 +38,7 @@ LEAST_TIME = 0.02
 
 @dataclass(eq=False)
 class School:
-    """Made-up tables of several shapes: a :class:`mdtim.lessons.Source`.
+    """Made-up tables of several shapes: a :class:`mdtim.learning.lessons.Source`.
 
     Parameters
     ----------

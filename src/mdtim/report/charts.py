@@ -37,13 +37,13 @@ from bokeh.models.renderers import DataRenderer
 from bokeh.plotting import figure
 
 from mdtim.evaluation import Evaluation
-from mdtim.inspection import MissingMap
-from mdtim.labels import Labels
 from mdtim.panel import IntArray
 from mdtim.report.lines import Fill, make_line
 from mdtim.report.packing import pack_places, pack_values
 from mdtim.report.summary import ChartFacts, LengthFacts, Summary
 from mdtim.report.words import length_range, shorten
+from mdtim.tables.inspection import MissingMap
+from mdtim.tables.labels import Labels
 
 MAX_MAP_COLUMNS = 60
 _MAP_LEVELS = 10

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mdtim.labels import Labels
 from mdtim.panel import IntArray, Panel
 from mdtim.report.gaps import empty_columns
 from mdtim.report.lines import Fill, make_line
+from mdtim.tables.labels import Labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

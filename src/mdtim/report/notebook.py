@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from mdtim.labels import Labels
 from mdtim.panel import BoolArray, FloatArray, IntArray, gap_lengths
 from mdtim.report import words
 from mdtim.report.gaps import empty_columns
 from mdtim.report.lines import QUANTILES, context_of
 from mdtim.report.written import written_cells
+from mdtim.tables.labels import Labels
 
 if TYPE_CHECKING:
     from mdtim.imputation import Imputation

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mdtim.evaluation import Evaluation
-from mdtim.inspection import MissingMap, missing_map
-from mdtim.labels import Labels
 from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, length_groups
 from mdtim.report.about import AboutFacts
 from mdtim.report.gaps import Gaps, empty_columns
 from mdtim.report.lines import Fill, context_of
 from mdtim.report.written import decimals_of
+from mdtim.tables.inspection import MissingMap, missing_map
+from mdtim.tables.labels import Labels
 
 if TYPE_CHECKING:
     from mdtim.imputation import Imputation
-    from mdtim.table import Table
+    from mdtim.tables.table import Table
 
 MAX_CHARTS, MAX_GAPS_PER_CHART, MAX_FIRST_GAPS = 50, 6, 12
 MAX_BINS = 300

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from mdtim.imputation import Imputation
-from mdtim.labels import Labels
 from mdtim.panel import BoolArray, FloatArray, IntArray, gap_lengths
 from mdtim.report.lines import Fill, context_of
+from mdtim.tables.labels import Labels
 
 MAX_PICTURES = 240
 MAX_GAPS_PER_COLUMN = 6

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mdtim.inspection import describe_table, missing_map
 from mdtim.service.schemas import Preview, TableChoices, TableFacts
 from mdtim.service.settings import Limits
 from mdtim.service.uploads import read_table
-from mdtim.table import Table
-from mdtim.timeline import read_timeline
+from mdtim.tables.inspection import describe_table, missing_map
+from mdtim.tables.table import Table
+from mdtim.tables.timeline import read_timeline
 
 MAX_BINS = 160
 MAX_MAP_COLUMNS = 60

@@ -17,7 +17,7 @@ class Task(BaseModel):
     kind: Literal["check", "preview", "fill"]
     """check reads the table and says what is wrong, preview describes it, fill fills it."""
     source: Path
-    """The table, a file with one of the suffixes of :mod:`mdtim.files`, or .json."""
+    """The table, a file with one of the suffixes of :mod:`mdtim.tables.files`, or .json."""
     name: str | None = None
     """What messages and the report call it."""
     choices: FillChoices

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from mdtim.atomic import atomic_path
-from mdtim.files import ParquetSource, write_frame
-from mdtim.text_tables import TextStyle
+from mdtim.tables.files import ParquetSource, write_frame
+from mdtim.tables.text_tables import TextStyle
 
 
 def write_result(

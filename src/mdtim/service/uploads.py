@@ -14,11 +14,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from mdtim.files import PARQUET, read_styled, table_suffixes, unpack
 from mdtim.service.schemas import MAX_NAME
 from mdtim.service.settings import Limits
-from mdtim.table import Table, TableOptions
-from mdtim.text_tables import SEPARATORS, TextStyle, header_line
+from mdtim.tables.files import PARQUET, read_styled, table_suffixes, unpack
+from mdtim.tables.table import Table, TableOptions
+from mdtim.tables.text_tables import SEPARATORS, TextStyle, header_line
 
 JSON_SUFFIX = ".json"
 MAX_FILE_NAME = 200

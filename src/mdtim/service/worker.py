@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pydantic import BaseModel
 
-    from mdtim.text_tables import TextStyle
+    from mdtim.tables.text_tables import TextStyle
 
 Say = Callable[["BaseModel"], None]
 NotesSoFar = Callable[[], list[str]]
@@ -132,7 +132,7 @@ def _check(task: Task, say: Say, notes: NotesSoFar) -> dict[str, Any]:
 
 def _remembered(model: Path) -> dict[str, Any]:
     """What a model knows of the table it was fitted to, as arguments of `TableOptions`."""
-    from mdtim.table import TableOptions
+    from mdtim.tables.table import TableOptions
 
     document = json.loads((model / "config.json").read_text(encoding="utf-8"))
     names = {field.name for field in fields(TableOptions)}
@@ -152,10 +152,10 @@ def _preview(task: Task, say: Say, notes: NotesSoFar) -> dict[str, Any]:
 
 
 def _fill(task: Task, say: Say, notes: NotesSoFar) -> dict[str, Any]:
-    from mdtim.files import PARQUET, parquet_source
     from mdtim.imputer import MDTIMImputer
     from mdtim.service.results import write_result
     from mdtim.service.wording import for_program
+    from mdtim.tables.files import PARQUET, parquet_source
 
     def stage(begin: float, end: float, text: str) -> Callable[[float, str], None]:
         say(Progress(share=begin, since=begin, text=text))

@@ -21,7 +21,7 @@ from mdtim.baselines.noise import CELLS_AT_ONCE, cell_keys, normal, parts, sampl
 from mdtim.baselines.protocol import Filled, HeldOut, Windows, keep_observed
 from mdtim.baselines.settings import Settings
 from mdtim.baselines.training_clock import TrainingClock
-from mdtim.guesses import Neighbours
+from mdtim.closed_form.guesses import Neighbours
 
 VALIDATION_LEVELS = 5
 """Noise levels per validation window; the score is their mean."""

@@ -14,11 +14,11 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from mdtim.evaluation import CalibrationPoint, GapLengthScore, MethodScore
-from mdtim.labels import Labels
 from mdtim.report import words
 from mdtim.report.charts import MAX_MAP_COLUMNS, chart_document
 from mdtim.report.lines import Fill
 from mdtim.report.summary import ColumnFacts, LengthFacts, Summary
+from mdtim.tables.labels import Labels
 
 MAX_OPEN_CHARTS = 12
 """Further charts are drawn when somebody opens them: many columns are not to bury the rest."""
