@@ -28,11 +28,11 @@ TIERS = [
     {"tables", "weather", "baselines.simple", "baselines.kalman"},
     {
         *("gpu", "closed_form"),
-        *("kernels", "mlp", "embedding", "readout", "runtime"),
+        *("kernels", "mlp", "embedding", "readout", "runtime", "threads"),
         *("tokenizer", "masks", "wanted", "layers", "network", "diffusion"),
         *("distribution", "calibration", "stacking", "corrections"),
     },
-    {"series", "checkpoint", "inference", "sampling", "learning"},
+    {"series", "checkpoint", "blending", "inference", "sampling", "learning"},
     {
         *("doubts", "progress", "model", "imputation", "parameters", "imputer"),
         "pretrained",

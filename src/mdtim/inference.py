@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mdtim.blending import Parts
 from mdtim.calibration import OPEN, Calibration, Places
 from mdtim.closed_form.excess import Excess
 from mdtim.closed_form.guesses import Neighbours
@@ -20,13 +21,14 @@ from mdtim.closed_form.sides import Sides
 from mdtim.closed_form.stillness import correction, movement
 from mdtim.config import ModelConfig
 from mdtim.diffusion import reverse_step, tokenize
-from mdtim.distribution import BinDistribution, mix
+from mdtim.distribution import BinDistribution
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.panel import BoolArray, FloatArray, IntArray
 from mdtim.readout import cell_probs, label_blur
 from mdtim.runtime import HostCopies, free_memory, keyed_uniform, precision
 from mdtim.series import DeviceSeries, WindowBatch, whole_batch
 from mdtim.stacking import Stack, StackCells
+from mdtim.threads import fair_share, side_by_side
 from mdtim.tokenizer import Tokenizer, WindowScale
 from mdtim.wanted import Wanted
 from mdtim.windows import WindowIndex, blend_weights, covering_windows
@@ -340,17 +342,19 @@ def fill_cells(
 ) -> Cells:
     """Infer every missing cell of the panel, blending the windows that see it.
 
-    Memory beyond the result is that of one batch: parts of a cell are blended and let go as soon
-    as no later window can add to them.
+    Memory beyond the result is that of the batches at work: parts of a cell are blended and let go
+    as soon as no later window can add to them.
     """
     num_variates = series.values_NV.shape[1]
     missing = ~series.observed_NV.cpu().numpy()
     index = windows_to_fill(missing, offsets, length)
-    weight_T = torch.from_numpy(blend_weights(length)).to(predictor.device)
-    waiting = _Parts.none(predictor.tokenizer.num_outputs, predictor.device)
-    finished = HostCopies(predictor.device)
+    device = predictor.device
+    weight_T = torch.from_numpy(blend_weights(length)).to(device)
+    waiting = Parts.none(predictor.tokenizer.num_outputs, device)
+    finished = HostCopies(device)
     done = 0
-    for batch in series.batches(index, batch_size, whole=True):
+
+    def parts_of(batch: WindowBatch) -> tuple[int, Parts]:
         wanted = ~batch.observed_BTV & batch.inside_BT[..., None]
         wanted[batch.count :] = False
         said = predictor.cells(batch, batch.observed_BTV, wanted)
@@ -361,10 +365,13 @@ def fill_cells(
         weight = weight_T[wanted.nonzero(as_tuple=True)[1]] * sure
         if keep_distribution:
             cells = predictor.calibrated(cells, said.at)
-        waiting = waiting.join(
-            _Parts(batch.cells()[wanted], weight, filled, cells.probs, cells.low, cells.step)
-        )
-        done += batch.count
+        at = batch.cells()[wanted]
+        return batch.count, Parts(at, weight, filled, cells.probs, cells.low, cells.step)
+
+    batches = series.batches(index, fair_share(len(index), batch_size, device), whole=True)
+    for count, parts in side_by_side(parts_of, batches, device):
+        waiting = waiting.join(parts)
+        done += count
         next_row = int(index.starts[done]) if done < len(index) else len(missing)
         ready, waiting = waiting.split(next_row * num_variates)
         finished.send(*ready.blend(keep_distribution))
@@ -379,69 +386,3 @@ def _collect(finished: list[tuple[Tensor, ...]], num_variates: int) -> Cells:
     rows, variates = np.divmod(cells.numpy(), num_variates)
     kept = BinDistribution(*distribution) if distribution else None
     return Cells(rows, variates, filled.numpy(), kept)
-
-
-@dataclass(frozen=True, eq=False)
-class _Parts:
-    """What single windows said about cells; a cell occurs once per window that sees it."""
-
-    cell: Tensor
-    weight: Tensor
-    filled: Tensor
-    probs: Tensor
-    low: Tensor
-    step: Tensor
-
-    @classmethod
-    def none(cls, num_bins: int, device: torch.device) -> _Parts:
-        empty = torch.zeros(0, dtype=torch.float64, device=device)
-        probs = torch.zeros(0, num_bins, device=device)
-        return cls(empty.long(), empty, empty, probs, empty, empty)
-
-    def join(self, other: _Parts) -> _Parts:
-        return _Parts(
-            *(
-                torch.cat([getattr(self, name), getattr(other, name)])
-                for name in ("cell", "weight", "filled", "probs", "low", "step")
-            )
-        )
-
-    def take(self, chosen: Tensor) -> _Parts:
-        return _Parts(
-            self.cell[chosen],
-            self.weight[chosen],
-            self.filled[chosen],
-            self.probs[chosen],
-            self.low[chosen],
-            self.step[chosen],
-        )
-
-    def split(self, boundary: int) -> tuple[_Parts, _Parts]:
-        """Parts of cells before the boundary, and the rest."""
-        before = self.cell < boundary
-        return self.take(before), self.take(~before)
-
-    def blend(self, keep_distribution: bool) -> tuple[Tensor, ...]:
-        """Mix the parts of each cell: cells, filled values and, if wanted, distributions.
-
-        A distribution is three tensors: probabilities in half precision, low and step.
-        """
-        cells, member, counts = torch.unique(self.cell, return_inverse=True, return_counts=True)
-        order = torch.argsort(member, stable=True)
-        first = torch.cumsum(counts, 0) - counts
-        rank = torch.arange(len(order), device=order.device) - first[member[order]]
-        most = int(counts.max()) if len(counts) else 1
-        place = (member[order], rank)
-        weight, filled, low, step = (
-            torch.zeros((len(cells), most), dtype=torch.float64, device=order.device).index_put(
-                place, part[order]
-            )
-            for part in (self.weight, self.filled, self.low, self.step)
-        )
-        blended = ((weight / weight.sum(1, keepdim=True)) * filled).sum(1)
-        if not keep_distribution:
-            return cells, blended
-        probs = self.probs.new_zeros((len(cells), most, self.probs.shape[1]))
-        probs[place] = self.probs[order]
-        mixed = mix(weight, probs, low, step)
-        return cells, blended, mixed.probs.half(), mixed.low, mixed.step

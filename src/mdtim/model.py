@@ -36,6 +36,7 @@ from mdtim.sampling import sample_series
 from mdtim.scaling import Standardizer
 from mdtim.series import DeviceSeries
 from mdtim.series_scales import PanelScales, SeriesScales, without_scales
+from mdtim.threads import threads_for_batches
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,7 @@ class FittedModel:
     step_seconds: float | None = None
     """Between two steps of the table of the fit; None if it had no times."""
 
+    @threads_for_batches()
     def fill(
         self, panel: Panel, *, keep_distribution: bool, on_windows: OnWindows | None = None
     ) -> Cells:
@@ -97,6 +99,7 @@ class FittedModel:
         )
         return _in_data_units(cells, panel, columns, scales)
 
+    @threads_for_batches()
     def sample(self, panel: Panel, number: int) -> FloatArray:
         """(N, V) the panel with its gaps drawn jointly by the network alone, draw `number`."""
         filled = panel.values.copy()

@@ -16,16 +16,18 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mdtim.bench.environment import commit, device_name, versions
 from mdtim.config import ModelConfig, preset
-from mdtim.inference import Predictor
+from mdtim.inference import Predictor, inference_batch
 from mdtim.learning.lessons import TrainingData
 from mdtim.learning.training import Trainer
 from mdtim.masks import MaskMix
 from mdtim.network import FactorizedDiT
 from mdtim.runtime import HostCopies, resolve_device
 from mdtim.series import DeviceSeries, DeviceWindows
+from mdtim.threads import fair_share, side_by_side, threads_for_batches
 from mdtim.wanted import Wanted
 from mdtim.windows import every_window
 
@@ -161,6 +163,7 @@ def measure_training(
     return _row(case, variant, size, window, variates, batch, 0, milliseconds, flops, device, rate)
 
 
+@threads_for_batches()
 def measure_imputing(
     case: str,
     size: str,
@@ -186,7 +189,9 @@ def measure_imputing(
     keys = batch.cell_keys()
     network = FactorizedDiT(config.network, config.tokenizer, variates).to(device).eval()
     set_up(network, variant)
-    part = -(-num_windows // -(-num_windows // 1024))
+    gpu = device.type == "cuda"
+    most = 1024 if gpu else fair_share(num_windows, inference_batch(series, window, config), device)
+    part = -(-num_windows // -(-num_windows // most))
     parts = [slice(begin, begin + part) for begin in range(0, num_windows, part)]
     predictor = Predictor(network, config)
 
@@ -194,15 +199,19 @@ def measure_imputing(
         filled = HostCopies(device)
         # How many are wanted is asked before there is work that an answer would have to wait for.
         wanted = [Wanted.find(~visible[cut]) for cut in parts]
-        for cut, cells in zip(parts, wanted, strict=True):
-            probs, scale = predictor.probs(batch.values_BTV[cut], visible[cut], keys[cut], cells)
-            center, half = (
-                x.expand(visible[cut].shape)[..., None] for x in (scale.center_B1V, scale.half_B1V)
-            )
-            if cells is not None:
-                center, half = cells.pick(center), cells.pick(half)
-            filled.send((probs @ network.centers)[..., None] * half + center)
+        for values in side_by_side(fill, zip(parts, wanted, strict=True), device):
+            filled.send(values)
         filled.collect()
+
+    def fill(part: tuple[slice, Wanted | None]) -> Tensor:
+        cut, cells = part
+        probs, scale = predictor.probs(batch.values_BTV[cut], visible[cut], keys[cut], cells)
+        center, half = (
+            x.expand(visible[cut].shape)[..., None] for x in (scale.center_B1V, scale.half_B1V)
+        )
+        if cells is not None:
+            center, half = cells.pick(center), cells.pick(half)
+        return (probs @ network.centers)[..., None] * half + center
 
     milliseconds = median_ms(impute, device, repeats)
     flops = draws * num_windows * network_flops(config, window, variates)

@@ -31,6 +31,7 @@ from mdtim.readout import label_blur
 from mdtim.runtime import own_random_state
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.stacking import Stack
+from mdtim.threads import threads_for_batches
 from mdtim.windows import WindowIndex, covering_windows, every_window, hold_out
 
 VALIDATION_RATE = 0.2
@@ -82,6 +83,7 @@ class FitReport:
         )
 
 
+@threads_for_batches()
 def fit_network(
     panel: Panel,
     standardized: NDArray[np.float32],

@@ -21,6 +21,7 @@ from mdtim.masks import MaskMix
 from mdtim.network import FactorizedDiT
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.stacking import StackCells
+from mdtim.threads import fair_share, side_by_side
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,14 +160,18 @@ class ValidationCells:
 
 def validation_cells(predictor: Predictor, data: TrainingData) -> Iterator[ValidationCells]:
     """Predict the hidden cells of the validation windows, batch by batch."""
-    windows = data.validation
-    batch_size = inference_batch(data.series, windows.length, predictor.config)
-    for begin in range(0, len(windows), batch_size):
+    windows, device = data.validation, predictor.device
+    most = inference_batch(data.series, windows.length, predictor.config)
+    batch_size = fair_share(len(windows), most, device)
+
+    def cells_of(begin: int) -> ValidationCells:
         part = slice(begin, begin + batch_size)
         batch = data.series.gather(windows.starts[part], windows.ends[part], windows.length)
         scored = data.hidden_WTV[part] & batch.observed_BTV
         said = predictor.cells(batch, batch.observed_BTV & ~scored, scored)
-        yield ValidationCells(batch.values_BTV[scored].double(), said)
+        return ValidationCells(batch.values_BTV[scored].double(), said)
+
+    yield from side_by_side(cells_of, range(0, len(windows), batch_size), device)
 
 
 MAX_CALIBRATION_CELLS = 100_000

@@ -5,8 +5,10 @@ N rows, R compared rows, W windows, T steps, V variates, S steps of the dynamics
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,12 +19,17 @@ from mdtim.closed_form.guesses import Kind, Neighbours, Relations, deviations, r
 from mdtim.config import Prior
 from mdtim.scaling import ABSURD
 from mdtim.series import DeviceSeries, DeviceWindows
+from mdtim.threads import side_by_side
 from mdtim.windows import WindowIndex
+
+Found = TypeVar("Found")
 
 MAX_CELLS = 4_000_000
 """Enough to know a covariance; a longer table is sampled evenly."""
 MAX_DRAWN_CELLS = 1_000_000
 """The same where cells have to be drawn."""
+CELLS_AT_ONCE, CELLS_AT_ONCE_ON_GPU = 50_000, 500_000
+"""About what a CPU's caches like, and what keeps a GPU busy."""
 ENOUGH_ROWS = 200.0
 """Rows in which two variates are both known, from which on these rows alone decide."""
 ROUNDS = 3
@@ -45,10 +52,10 @@ def read_relations(series: DeviceSeries, index: WindowIndex, prior: Prior) -> Re
     relations = Relations.none(num_variates, series.values_NV.device)
     windows = _sampled(series, index, MAX_CELLS)
     for _ in range(ROUNDS):
-        level, change = (_Sums(num_variates, series.values_NV.device) for _ in range(2))
-        for values_BTV, observed_BTV in _batches(series, windows):
-            _add(level, "level", values_BTV, observed_BTV, relations)
-            _add(change, "change", values_BTV, observed_BTV, relations)
+        sums_of = partial(_level_and_change, relations)
+        level, change = (
+            _added(sums) for sums in zip(*_of_batches(sums_of, series, windows), strict=True)
+        )
         relations = Relations(level.covariance().float(), change.covariance().float())
     if prior != "dynamics":
         return relations
@@ -61,15 +68,22 @@ def _sampled(series: DeviceSeries, index: WindowIndex, max_cells: int) -> Device
     return DeviceWindows.put(index.take(np.arange(0, len(index), every)), series.values_NV.device)
 
 
-def _batches(series: DeviceSeries, windows: DeviceWindows) -> Iterator[tuple[Tensor, Tensor]]:
-    """(B, T, V) values and what is observed of them."""
-    per_batch = max(1, 500_000 // (windows.length * series.values_NV.shape[1]))
-    for begin in range(0, len(windows), per_batch):
-        part = slice(begin, begin + per_batch)
+def _of_batches(
+    sums_of: Callable[[int, Tensor, Tensor], Found], series: DeviceSeries, windows: DeviceWindows
+) -> Iterator[Found]:
+    """What a function makes of each batch: its number, (B, T, V) values and what is observed."""
+    device = series.values_NV.device
+    cells = CELLS_AT_ONCE if device.type == "cpu" else CELLS_AT_ONCE_ON_GPU
+    per_batch = max(1, cells // (windows.length * series.values_NV.shape[1]))
+
+    def found(number: int) -> Found:
+        part = slice(number * per_batch, (number + 1) * per_batch)
         batch = series.gather(windows.starts[part], windows.ends[part], windows.length)
         # An absurd reading would be most of a covariance, and tells of no relation.
         sound_BTV = batch.observed_BTV & (batch.values_BTV.abs() <= ABSURD)
-        yield batch.values_BTV * sound_BTV, sound_BTV
+        return sums_of(number, batch.values_BTV * sound_BTV, sound_BTV)
+
+    return side_by_side(found, range(-(-len(windows) // per_batch)), device)
 
 
 def _read_dynamics(series: DeviceSeries, index: WindowIndex, relations: Relations) -> Tensor:
@@ -86,27 +100,45 @@ def _read_dynamics(series: DeviceSeries, index: WindowIndex, relations: Relation
     if index.length <= memory:
         return whiten
     windows = _sampled(series, index, MAX_DRAWN_CELLS)
-    generator = torch.Generator(device).manual_seed(0)
     # Cells are drawn in an order of the variates that hangs on what they hold, not on where they
     # stand: another order of the columns must not draw other cells.
     order_V = series.values_NV.double().sum(0).argsort()
     for drawn in range(DRAWN_ROUNDS):
-        sums, whole = _Sums((memory + 1) * num_variates, device), True
-        for values_BTV, observed_BTV in _batches(series, windows):
-            neighbours = Neighbours.find(observed_BTV, values_BTV.dtype)
-            cells_BTV = relate(values_BTV, neighbours, relations, "change").kriging_BTV
-            cells_BTV, observed_BTV = cells_BTV[..., order_V], observed_BTV[..., order_V]
-            if drawn:
-                cells_BTV = draw_hidden(cells_BTV, observed_BTV, whiten, generator)
-            sums.add(successive(cells_BTV, memory), successive(observed_BTV, memory))
-            whole &= bool(observed_BTV.all())
+        draw = _Successive(relations, order_V, memory, whiten if drawn else None, 1000 * drawn)
+        parts, are_whole = zip(*_of_batches(draw, series, windows), strict=True)
+        sums = _added(parts)
         covariance_SS = free_of_chance(sums.plain(), sums.num_rows, num_variates)
         whiten = whitening(covariance_SS)
-        if whole:
+        if all(are_whole):
             break
     step = torch.arange(memory + 1, device=device)[:, None] * num_variates
     back_S = (step + order_V.argsort()).flatten()
     return whitening(covariance_SS[back_S][:, back_S])
+
+
+@dataclass(frozen=True)
+class _Successive:
+    """Reads off a batch how successive steps go together, with what is missing drawn."""
+
+    relations: Relations
+    order_V: Tensor
+    memory: int
+    law: Tensor | None
+    """What is known of the dynamics; None where nothing is: the likeliest values are taken."""
+    first_seed: int
+
+    def __call__(self, number: int, values_BTV: Tensor, observed_BTV: Tensor) -> tuple[_Sums, bool]:
+        """Sums over the steps, and whether nothing is missing."""
+        neighbours = Neighbours.find(observed_BTV, values_BTV.dtype)
+        cells_BTV = relate(values_BTV, neighbours, self.relations, "change").kriging_BTV
+        cells_BTV, observed_BTV = cells_BTV[..., self.order_V], observed_BTV[..., self.order_V]
+        if self.law is not None:
+            # A generator of its own: batches are drawn in no order.
+            generator = torch.Generator(values_BTV.device).manual_seed(self.first_seed + number)
+            cells_BTV = draw_hidden(cells_BTV, observed_BTV, self.law, generator)
+        sums = _Sums((self.memory + 1) * values_BTV.shape[2], values_BTV.device)
+        sums.add(successive(cells_BTV, self.memory), successive(observed_BTV, self.memory))
+        return sums, bool(observed_BTV.all())
 
 
 def successive(x_BTV: Tensor, memory: int) -> Tensor:
@@ -127,10 +159,19 @@ def free_of_chance(covariance_SS: Tensor, num_rows: int | Tensor, num_variates: 
     return torch.where(own_VV.repeat(steps, steps), covariance_SS, kept * covariance_SS)
 
 
-def _add(
-    sums: _Sums, kind: Kind, values_BTV: Tensor, observed_BTV: Tensor, relations: Relations
-) -> None:
-    """Add the deviations of some windows, filled by what is known of the relations."""
+def _level_and_change(
+    relations: Relations, number: int, values_BTV: Tensor, observed_BTV: Tensor
+) -> tuple[_Sums, _Sums]:
+    return (
+        _deviations("level", values_BTV, observed_BTV, relations),
+        _deviations("change", values_BTV, observed_BTV, relations),
+    )
+
+
+def _deviations(
+    kind: Kind, values_BTV: Tensor, observed_BTV: Tensor, relations: Relations
+) -> _Sums:
+    """The deviations of some windows, filled by what is known of the relations."""
     neighbours = Neighbours.find(observed_BTV, values_BTV.dtype)
     filled_BTV = relate(values_BTV, neighbours, relations, kind).kriging_BTV
     known = observed_BTV
@@ -139,7 +180,20 @@ def _add(
     count = observed_BTV.sum(1, keepdim=True)
     mean = (values_BTV * observed_BTV).sum(1, keepdim=True) / count.clamp_min(1)
     # A variate with nothing visible in the window says nothing about itself.
+    sums = _Sums(values_BTV.shape[2], values_BTV.device)
     sums.add(deviations(filled_BTV, mean, kind) * (count > 0), known)
+    return sums
+
+
+def _added(parts: Sequence[_Sums]) -> _Sums:
+    """Sums over the rows of all batches, one after the other."""
+    whole = _Sums(len(parts[0].filled), parts[0].filled.device)
+    for part in parts:
+        whole.filled += part.filled
+        whole.known += part.known
+        whole.counts += part.counts
+        whole.num_rows += part.num_rows
+    return whole
 
 
 class _Sums:

@@ -30,6 +30,7 @@ from mdtim.learning.optimization import MovingAverage, Optimizer
 from mdtim.learning.replays import Replays
 from mdtim.network import FactorizedDiT, Tokens
 from mdtim.runtime import own_random_state, precision
+from mdtim.threads import threads_for_batches, threads_for_operators
 from mdtim.tokenizer import Tokenizer, WindowScale
 
 
@@ -147,6 +148,7 @@ class Trainer:
             held_back() as was_pressed,
             own_random_state(self._cuda_devices()),
             self.stream(),
+            threads_for_operators(),
         ):
             try:
                 while self.progress.step < training.max_steps:
@@ -319,6 +321,7 @@ class Trainer:
         self.average.update()
         return loss
 
+    @threads_for_batches()
     def _validate(self, loss: float) -> None:
         with self.average.applied():
             measured = self.data.error(self.predictor())
