@@ -24,13 +24,17 @@ def rows(count: int = 600, seed: int = 0) -> np.ndarray:
     return values / values.std(axis=0)
 
 
+def share(visible: torch.Tensor) -> torch.Tensor:
+    return visible.double().mean(1, keepdim=True)
+
+
 def say(model: RowModel, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Value and spread of all missing cells of one window, and where they are."""
     shown = torch.from_numpy(values)[None]
     visible = ~shown.isnan()
     shown = torch.where(visible, shown, 1e9)  # must not be looked at
     neighbours = Neighbours.find(visible, torch.float64)
-    value, spread = model.say(shown, neighbours, ~visible)
+    value, spread = model.say(shown, neighbours, ~visible, share(visible))
     return value.numpy(), spread.numpy(), np.isnan(values)
 
 
@@ -140,7 +144,8 @@ def test_several_windows_at_once_say_what_each_says_alone() -> None:
     parts = torch.from_numpy(values).view(3, 100, 4)
     visible = ~parts.isnan()
     shown = torch.where(visible, parts, 0.0)
-    together, _ = model.say(shown, Neighbours.find(visible, torch.float64), ~visible)
+    neighbours = Neighbours.find(visible, torch.float64)
+    together, _ = model.say(shown, neighbours, ~visible, share(visible))
     alone = [say(model, values[begin : begin + 100])[0] for begin in (0, 100, 200)]
     np.testing.assert_array_equal(together.numpy(), np.concatenate(alone))
 

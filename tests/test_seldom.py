@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -135,3 +137,20 @@ def test_a_gap_beside_is_bridged_where_it_is_short_and_its_variate_lasts() -> No
     model = RowModel.fit(table, OFFSETS)
     lasting = model.lasting_alone_VL.numpy()
     assert lasting[0, 2] > 0.8 > lasting[1, 2]
+
+
+def test_a_short_table_is_filled_as_the_network_would() -> None:
+    """Steps beyond its end are none that a window does not show."""
+    generator = np.random.default_rng(0)
+    steps = np.arange(1_500)[:, None] + 50 * generator.random(4)
+    values = np.sin(steps / 9) + 0.3 * generator.normal(size=(1_500, 4)).cumsum(0) / 20
+    long, short = values[:1_400].copy(), values[1_460:1_480].copy()
+    for table in (long, short):
+        table[generator.random(table.shape) < 0.2] = np.nan
+    imputer = MDTIMImputer(window=128, device="cpu", progress=False).fit(long)
+    model = imputer.model_
+    assert model.corrections.stack is not None
+    filled = imputer.impute(short).values
+    # The rows answer for no cell that the network knows better.
+    imputer.model_ = replace(model, corrections=replace(model.corrections, rows=None))
+    np.testing.assert_array_equal(imputer.impute(short).values, filled)

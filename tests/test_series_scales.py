@@ -17,7 +17,7 @@ from conftest import tiny_config, waves
 from mdtim import MDTIMImputer
 from mdtim.baselines.simple import interpolate
 from mdtim.batch import BatchOptions, run_batch
-from mdtim.doubts import ImputationWarning
+from mdtim.doubts import ImputationWarning, of_series
 from mdtim.evaluation import hide_share, score, without
 from mdtim.panel import FloatArray, Panel
 from mdtim.scaling import Standardizer
@@ -267,3 +267,59 @@ def test_a_model_of_a_sample_knows_that_series_differ(tmp_path: Path) -> None:
     assert scales.names == ("shop 0", "shop 1")
     filled = pd.read_parquet(tmp_path / "out" / "shop 0.parquet")
     assert filled["x"].between(0, 4).all()
+
+
+def test_a_series_that_lay_still_at_the_fit_gets_its_own_scale_when_it_moves() -> None:
+    panel = panel_of([1.0, 1e4, 1e3])
+    still = panel.values.copy()
+    still[:STEPS] = 0.0
+    fitted = SeriesScales.fit(replace(panel, values=still), Standardizer.fit(still))
+    assert fitted is not None
+    columns = Standardizer.fit(still)
+    scales = PanelScales.of(panel, columns, fitted)
+    assert not scales.outgrown.any()
+    np.testing.assert_allclose(scales.std[0], panel.values[:STEPS].std(axis=0), rtol=0.2)
+    lying = PanelScales.of(replace(panel, values=still), columns, fitted)
+    np.testing.assert_array_equal(lying.std[0], columns.std)
+    np.testing.assert_array_equal(lying.mean[0], 0.0)
+
+
+def test_a_table_of_one_nameless_series_is_told_without_a_name() -> None:
+    panel = panel_of([1.0, 1e4])
+    columns = Standardizer.fit(panel.values)
+    few = panel.values[:6].copy()
+    few[2] = np.nan
+    nameless = Panel(few, np.array([0, 6]), panel.variates)
+    scales = PanelScales.of(nameless, columns, SeriesScales.fit(panel, columns))
+    with pytest.warns(ImputationWarning, match="1 of 1 have fewer than 8 known values"):
+        of_series(nameless, scales)
+
+
+def test_of_many_notes_on_parts_the_first_are_told_and_the_others_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mdtim.batch.run.MAX_NOTES", 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        imputer().fit(frame_of([1.0, 1e4])).save(tmp_path / "model")
+    (tmp_path / "parts").mkdir()
+    for number in range(5):
+        few = frame_of([30.0], steps=12).assign(shop=f"new {number}")
+        few.loc[4:, "x"] = np.nan
+        few.to_parquet(tmp_path / "parts" / f"{number}.parquet", index=False)
+    options = BatchOptions(TableOptions(time="day", id="shop"), device="cpu")
+    report = run_batch(tmp_path / "parts", tmp_path / "out", options, model=tmp_path / "model")
+    assert not report.failures
+    assert len(report.notes) == 3
+    assert "and 3 more notes on single parts" in report.notes[-1]
+
+
+def test_parts_without_names_are_refused_where_the_model_knows_series(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        imputer(time="day").fit(frame_of([1.0, 1e4])).save(tmp_path / "model")
+    (tmp_path / "parts").mkdir()
+    frame_of([30.0]).drop(columns="shop").to_parquet(tmp_path / "parts" / "0.parquet", index=False)
+    options = BatchOptions(TableOptions(time="day"), device="cpu")
+    with pytest.raises(ValueError, match=r"here none is named; give the column that names them"):
+        run_batch(tmp_path / "parts", tmp_path / "out", options, model=tmp_path / "model")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -139,15 +139,32 @@ def test_a_variate_that_is_hardly_seen_is_judged_by_its_own_few_cells() -> None:
     by_rows = cells(truth, noise(1, 1.0), noise(2, 1.0), 2, rows_error=noise(3, 0.1), shown=0.1)
     by_network = cells(truth, noise(1, 0.1), noise(2, 1.0), 2, rows_error=noise(3, 1.0), shown=0.1)
     many = by_rows.at.variate == 0
-    few = torch.isin(torch.arange(len(truth)), (by_network.at.variate == 1).nonzero()[:20])
+    few = torch.isin(torch.arange(len(truth)), (by_network.at.variate == 1).nonzero()[::50])
+    assert few.sum() == 20
     made = _of_tensors(
         _one_after_the_other,
         _of_tensors(lambda part: part[many], by_rows),
         _of_tensors(lambda part: part[few], by_network),
     )
-    stack = Stack.fit(made, torch.cat([truth[many], truth[few]]), 2)
+    told = torch.cat([truth[many], truth[few]])
+    stack = Stack.fit(made, told, 2, (True, True))
     assert stack.weights[0][-2][-1] >= 0.9
     assert sum(stack.weights[1][-2]) <= 0.1
+    one_window = replace(made, window=torch.zeros_like(made.window))
+    one_window.window[: int(many.sum())] = made.window[: int(many.sum())]
+    common = Stack.fit(one_window, told, 2, (True, True)).weights
+    assert common[1] == common[0], "twenty cells of one window may err together"
+
+
+def test_near_cells_of_a_window_that_shows_little_are_judged_like_all_that_are_near() -> None:
+    truth = noise(0, 1)
+    near = cells(truth, noise(1, 1.0), noise(2, 1.0), 2, rows_error=noise(3, 0.1))
+    group = near.groups(())[0]
+    little = replace(near, sides=replace(near.sides, shown=torch.full_like(truth, 0.1)))
+    assert (little.groups(()) == group).all()
+    of_seldom = little.groups((False, True))
+    assert (of_seldom[little.at.variate == 0] == group).all()
+    assert (of_seldom[little.at.variate == 1] == NUM_GROUPS - 2).all()
 
 
 def test_distributions_are_as_wide_as_the_rows_say_where_these_are_believed() -> None:

@@ -20,7 +20,7 @@ from mdtim.atomic import atomic_path
 
 FILES = ("config.json", "model.safetensors")
 FORMAT = "mdtim"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Raised whenever folders of before could no longer be read, or would be misread."""
 
 

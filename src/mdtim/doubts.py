@@ -101,9 +101,10 @@ def of_series(panel: Panel, scales: PanelScales) -> None:
     for chosen, what in ((scales.rough & gaps, few), (scales.outgrown, more)):
         for column in np.flatnonzero(chosen.any(axis=0)):
             those = np.flatnonzero(chosen[:, column])
+            such_as = f", such as {panel.names[those[0]]!r}," if panel.names else ""
             _warn(
                 f"in column {panel.variates[column]!r} series differ much in size, and "
-                f"{those.size} of {panel.num_series}, such as {panel.names[those[0]]!r}, {what}"
+                f"{those.size} of {panel.num_series}{such_as} {what}"
             )
 
 

@@ -174,7 +174,14 @@ class Predictor:
         neighbours = Neighbours.find(visible_BTV, batch.values_BTV.dtype)
         season, rows = self._asked()
         sides = Sides.find(
-            batch.values_BTV, neighbours, wanted_BTV, scale, batch.linear_BTV, season, rows
+            batch.values_BTV,
+            neighbours,
+            wanted_BTV,
+            scale,
+            batch.linear_BTV,
+            batch.inside_BT,
+            season,
+            rows,
         )
         window, _, variate = wanted_BTV.nonzero(as_tuple=True)
         excess = Excess.find(batch.values_BTV, neighbours).take(wanted_BTV)

@@ -90,7 +90,9 @@ class SeriesScales:
         apart = np.asarray((other & (found.counts >= TELLING)).any(axis=0))
         if not apart.any():
             return None
-        mean, std = (np.where(apart, part, np.nan) for part in (mean, std))
+        # What lay still tells nothing of its size, should it ever move.
+        kept = apart & (found.std > 0)
+        mean, std = (np.where(kept, part, np.nan) for part in (mean, std))
         return cls(apart, tuple(names.tolist()), mean, std)
 
     def outgrown(self, names: Sequence[str], found: SeriesMoments) -> BoolArray:

@@ -25,13 +25,13 @@ from mdtim.distribution import BinDistribution
 REACH = (1.5, 3.5, 8.5, 24.5)
 """Edges between groups of cells, in steps to the nearest visible cell: 1, 2 to 3, and so on."""
 NUM_GROUPS = len(REACH) + 3
-"""Then those of variates of which a window shows little, and those of which it shows nothing: of
-these two the rows know most."""
+"""Then those of which a window shows little, and those of which it shows nothing: of these two the
+rows know most."""
 _LITTLE = NUM_GROUPS - 2
 MIN_CELLS = 40
 """A weight is fitted to at least this many held-out cells."""
 MIN_READINGS = 16
-"""The same for a variate of which windows show little: there are no more."""
+"""The same for a variate that the table seldom knows: there are no more."""
 MAX_CELLS = 10_000
 """More of a variate and group would not move its weights."""
 MIN_WINDOWS = 4
@@ -45,13 +45,6 @@ Weights = tuple[float, float, float]
 NETWORK: Weights = (0.0, 0.0, 0.0)
 LINE: Weights = (1.0, 0.0, 0.0)
 ROWS: Weights = (0.0, 0.0, 1.0)
-
-
-def group_of(sides: Sides) -> Tensor:
-    """(C,) the group of each cell."""
-    reach = torch.bucketize(sides.nearest, sides.nearest.new_tensor(REACH))
-    reach = torch.where(sides.shown < SELDOM, _LITTLE, reach)
-    return torch.where(sides.nearest.isinf(), NUM_GROUPS - 1, reach)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +72,20 @@ class StackCells:
         others_C3 = torch.where(others_C3.isnan(), self.sides.rowwise[:, None], others_C3)
         return (others_C3 - self.filled[:, None]).nan_to_num(0.0)
 
+    def groups(self, seldom: Sequence[bool]) -> Tensor:
+        """(C,) the group of each cell.
+
+        Near a visible cell a window that shows little is as good as any; but not of a variate that
+        the table seldom knows (V, or none): a reading a week tells little of the hour beside it.
+        """
+        sides = self.sides
+        reach = torch.bucketize(sides.nearest, sides.nearest.new_tensor(REACH))
+        is_far = sides.nearest > REACH[1]
+        if seldom:
+            is_far |= torch.tensor(seldom, device=is_far.device)[self.at.variate]
+        reach = torch.where((sides.shown < SELDOM) & is_far, _LITTLE, reach)
+        return torch.where(sides.nearest.isinf(), NUM_GROUPS - 1, reach)
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -86,9 +93,13 @@ class Stack:
 
     weights: tuple[tuple[Weights, ...], ...]
     """(V, G)"""
+    seldom: tuple[bool, ...] = ()
+    """(V,) variates that the table of the fit seldom knows; empty if there are none."""
 
     @classmethod
-    def fit(cls, cells: StackCells, truth: Tensor, num_variates: int) -> Stack:
+    def fit(
+        cls, cells: StackCells, truth: Tensor, num_variates: int, seldom: Sequence[bool] = ()
+    ) -> Stack:
         """Choose the weights with the least absolute error over (C,) held-out cells.
 
         All variates of a group are judged together first, then each by itself: what holds for all
@@ -96,7 +107,7 @@ class Stack:
         of too few cells are taken for what lies nearer, those of which a window shows little or
         nothing for what the rows say.
         """
-        group = group_of(cells.sides)
+        group = cells.groups(seldom)
         judge = _Judge(cells.shifts(), truth - cells.filled, cells.at.variate, cells.window)
         rows: list[list[Weights]] = [[] for _ in range(num_variates)]
         for reach in range(NUM_GROUPS):
@@ -105,11 +116,11 @@ class Stack:
             for variate, row in enumerate(rows):
                 own, least = here & (cells.at.variate == variate), MIN_CELLS
                 usual = common or (row[-1] if row else NETWORK)
-                if reach == _LITTLE and int(own.sum()) >= MIN_READINGS:
+                if seldom and seldom[variate] and reach == _LITTLE and judge.has_readings(own):
                     # What holds for others says little of it.
                     usual, least = judge.best(own, (ROWS, NETWORK, LINE)), MIN_READINGS
                 row.append(judge.better(own, usual, least) or usual)
-        return cls(tuple(map(tuple, rows)))
+        return cls(tuple(map(tuple, rows)), tuple(seldom) if any(seldom) else ())
 
     @property
     def is_seasonal(self) -> bool:
@@ -128,7 +139,7 @@ class Stack:
     def apply(self, cells: StackCells) -> BinDistribution:
         """Move each distribution towards the others, and make it as wide as the rows say."""
         table = torch.tensor(self.weights, dtype=torch.float64, device=cells.filled.device)
-        weight_C3 = table[cells.at.variate, group_of(cells.sides)]
+        weight_C3 = table[cells.at.variate, cells.groups(self.seldom)]
         shift = (weight_C3 * cells.shifts()).sum(-1)
         said, spread = cells.distribution, cells.sides.spread
         ratio = (spread / said.std().clamp_min(1e-9)).nan_to_num(1.0).clamp(*_WIDER)
@@ -141,7 +152,8 @@ class Stack:
         """Rebuild from `dataclasses.asdict`; None stays None."""
         if tree is None:
             return None
-        return cls(tuple(tuple((a, b, c) for a, b, c in row) for row in tree["weights"]))
+        weights = tuple(tuple((a, b, c) for a, b, c in row) for row in tree["weights"])
+        return cls(weights, tuple(tree["seldom"]))
 
 
 _WIDER = (0.02, 50.0)
@@ -157,6 +169,11 @@ class _Judge:
     """(C,) from what the network fills in to the truth."""
     variate: Tensor
     window: Tensor
+
+    def has_readings(self, chosen: Tensor) -> bool:
+        """Whether cells of a variate that is seldom known are enough to tell of it."""
+        enough = int(chosen.sum()) >= MIN_READINGS
+        return enough and len(torch.unique(self.window[chosen])) >= MIN_WINDOWS
 
     def best(self, chosen: Tensor, candidates: Sequence[Weights]) -> Weights:
         """The weights of the least error over some of the cells, be it by chance."""

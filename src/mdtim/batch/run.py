@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 PIECE_ROWS = 1_000_000
 SAMPLE_ROWS = 200_000
+MAX_NOTES = 100
+"""More would be told by nobody; the records of the parts hold all of them."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def run_batch(
     layout = lay_out(known.runs, known.pieces, known.spacing, timed=known.timed)
     made = goal.model() if model is None else _model_files(Path(model))
     if made is not None:
-        _check_variates(known, made)
+        _check_model(known, made)
     goal.claim({"source": str(found.place)})
     if stale := goal.left_behind(found):
         more = f" and {len(stale) - 3} more" if len(stale) > 3 else ""
@@ -135,6 +137,7 @@ def run_batch(
     work = Filler(known.reading, goal, made, options.levels, options.device)
     began = time.monotonic()
     watch("filling", 0, len(waiting), 0)
+    told: dict[str, None] = {}  # a set that keeps its order
     for done, outcome in enumerate(engine.run(work, waiting), start=1):
         if outcome.error is not None:
             report.failures[outcome.task.part.name] = outcome.error
@@ -144,8 +147,14 @@ def run_batch(
             report.rows += record["rows"]
             report.filled += record["filled"]
             report.peak_memory_gb = max(report.peak_memory_gb, record["peak_memory_gb"])
-            report.notes += [note for note in record["notes"] if note not in report.notes]
+            told |= dict.fromkeys(record["notes"])
         watch("filling", done, len(waiting), report.rows)
+    report.notes += list(told)[:MAX_NOTES]
+    if len(told) > MAX_NOTES:
+        report.notes.append(
+            f"and {len(told) - MAX_NOTES:,} more notes on single parts: the records of the parts "
+            f"in {goal.place} hold all of them"
+        )
     report.seconds = round(time.monotonic() - began, 3)
     return report
 
@@ -189,12 +198,18 @@ def _series_scales(document: dict[str, Any], model: dict[str, bytes]) -> SeriesS
     return SeriesScales.of_document(document, load(model["model.safetensors"]))
 
 
-def _check_variates(known: Survey, model: dict[str, bytes]) -> None:
-    variates = json.loads(model["config.json"])["variates"]
+def _check_model(known: Survey, model: dict[str, bytes]) -> None:
+    document = json.loads(model["config.json"])
+    variates = document["variates"]
     if list(known.variates) != variates:
         raise ValueError(
             f"the model fills the columns {variates}, but the numeric columns here are "
             f"{list(known.variates)}; name the columns to fill, or fit a model to these"
+        )
+    if document.get("series") is not None and known.reading.options.id is None:
+        raise ValueError(
+            "the model was fitted to series that differ much in size, and here none is named; give "
+            "the column that names them (id), or fit a model to this data set"
         )
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from mdtim.closed_form.guesses import Neighbours
-from mdtim.closed_form.seldom import SELDOM, learn_seldom
+from mdtim.closed_form.seldom import SELDOM, learn_seldom, seldom_known
 from mdtim.panel import BoolArray, FloatArray, IntArray
 from mdtim.scaling import ABSURD
 
@@ -64,6 +64,8 @@ class RowModel:
     """Correlation, at growing lags, of what all others leave unexplained."""
     lasting_alone_VL: Tensor
     """The same where no other says anything."""
+    seldom_V: Tensor
+    """bool, the variates that the table seldom knows."""
 
     @classmethod
     def fit(cls, values_NV: FloatArray, offsets: IntArray) -> RowModel:
@@ -78,26 +80,35 @@ class RowModel:
                 mean_V, covariance_VV = _look_again(some, mean_V, covariance_VV)
         mean_V, covariance_VV = learn_seldom(values_NV, offsets, mean_V, covariance_VV)
         lasting = _lasting(values_NV, offsets, mean_V, covariance_VV)
-        return cls(*(torch.from_numpy(part) for part in (mean_V, covariance_VV, *lasting)))
+        known = (mean_V, covariance_VV, *lasting, seldom_known(~np.isnan(values_NV)))
+        return cls(*map(torch.from_numpy, known))
 
     def say(
-        self, values_BTV: Tensor, neighbours: Neighbours, wanted_BTV: Tensor
+        self,
+        values_BTV: Tensor,
+        neighbours: Neighbours,
+        wanted_BTV: Tensor,
+        shown_B1V: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Value and std (C,) float64 of the wanted cells; NaN of those that are not far.
+        """Value and std (C,) float64 of the wanted cells; NaN of those that are not asked about.
+
+        Asked about are cells of long gaps, and all of a variate that the table seldom knows where a
+        window shows little of it too.
 
         Parameters
         ----------
         values_BTV : standardized, anything where not visible
         neighbours : of the visible cells
         wanted_BTV : bool, cells that are not visible
+        shown_B1V : share of the window's steps at which the variate is visible
         """
         device = values_BTV.device
         value_C = torch.full((int(wanted_BTV.sum()),), torch.nan, dtype=torch.float64)
         value_C = value_C.to(device)
         spread_C = value_C.clone()
         visible_BTV, gap_BTV = neighbours.visible_BTV, neighbours.gap_BTV
-        is_seldom_B1V = visible_BTV.double().mean(1, keepdim=True) < SELDOM
-        far_BTV = wanted_BTV & ((gap_BTV > FAR) | is_seldom_B1V)
+        is_little_B1V = (shown_B1V < SELDOM) & self.seldom_V.to(device)
+        far_BTV = wanted_BTV & ((gap_BTV > FAR) | is_little_B1V)
         if not far_BTV.any():
             return value_C, spread_C
         window, step, variate = far_BTV.nonzero(as_tuple=True)

@@ -37,6 +37,12 @@ class _Regression:
     """(n,) by which it misses such readings."""
 
 
+def seldom_known(known_NV: BoolArray) -> BoolArray:
+    """(V,) whether a variate is seldom known beside others that are often: none, if all are."""
+    is_seldom = known_NV.mean(0) < SELDOM
+    return np.asarray(is_seldom & (known_NV.sum(0) >= LEAST) & (not is_seldom.all()))
+
+
 def learn_seldom(
     values_NV: FloatArray, offsets: IntArray, mean_V: FloatArray, covariance_VV: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
@@ -49,8 +55,8 @@ def learn_seldom(
     """
     known_NV = ~np.isnan(values_NV)
     often = np.flatnonzero(known_NV.mean(0) >= SELDOM)
-    seldom = np.flatnonzero((known_NV.mean(0) < SELDOM) & (known_NV.sum(0) >= LEAST))
-    if not len(often) or not len(seldom):
+    seldom = np.flatnonzero(seldom_known(known_NV))
+    if not len(seldom):
         return mean_V, covariance_VV
     line_ND = interpolate(values_NV[:, often], offsets) - mean_V[often]
     line_ND = np.where(np.isnan(line_ND), 0.0, line_ND)

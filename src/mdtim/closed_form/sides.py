@@ -42,6 +42,7 @@ class Sides:
         wanted_BTV: Tensor,
         scale: WindowScale,
         line_BTV: Tensor | None,
+        inside_BT: Tensor,
         season: int | None,
         rows: RowModel | None,
     ) -> Sides:
@@ -54,6 +55,7 @@ class Sides:
         wanted_BTV : bool
         line_BTV : interpolation along the whole series, NaN where it knows nothing of a variate;
             None: inside the window
+        inside_BT : steps of the series, False beyond its end
         season : steps, or None where nobody asks
         rows : or None where nobody asks
         """
@@ -70,12 +72,14 @@ class Sides:
             seasonal_BTV = linear_BTV + above_BTV * scale.half_B1V
         linear, seasonal = linear_BTV[wanted_BTV], seasonal_BTV[wanted_BTV]
         rowwise, spread = linear, torch.full_like(linear, torch.nan)
+        steps_B11 = inside_BT.double().sum(1)[:, None, None].clamp_min(1)
+        shown_B1V = visible_BTV.double().sum(1, keepdim=True) / steps_B11
         if rows is not None:
             believed_BTV = believable(values_BTV, visible_BTV)
-            rowwise, spread = rows.say(believed_BTV, neighbours, wanted_BTV)
+            rowwise, spread = rows.say(believed_BTV, neighbours, wanted_BTV, shown_B1V)
             rowwise = torch.where(rowwise.isnan(), linear, rowwise)
         nearest_BTV = torch.where(scale.empty_B1V, torch.inf, neighbours.nearest_BTV)
-        shown_BTV = visible_BTV.double().mean(1, keepdim=True).expand(visible_BTV.shape)
+        shown_BTV = shown_B1V.expand(visible_BTV.shape)
         return cls(
             linear, seasonal, rowwise, spread, nearest_BTV[wanted_BTV], shown_BTV[wanted_BTV]
         )

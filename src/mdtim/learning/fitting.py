@@ -30,7 +30,7 @@ from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, gap_lengths
 from mdtim.readout import label_blur
 from mdtim.runtime import own_random_state
 from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.stacking import Stack
+from mdtim.stacking import MIN_READINGS, Stack
 from mdtim.threads import threads_for_batches
 from mdtim.windows import WindowIndex, covering_windows, every_window, hold_out
 
@@ -50,7 +50,10 @@ SMALL_TABLE = 12_500
 
 @dataclass(frozen=True)
 class FitReport:
-    """How a fit went. Errors are in units of each column's std, over held-out hidden cells."""
+    """How a fit went, over held-out hidden cells.
+
+    Errors are in units of each column's std, or of each series' where these differ much in size.
+    """
 
     reason: str
     """Why training stopped."""
@@ -198,7 +201,8 @@ def fit_network(
         _learn_relations(network, standardized.astype(np.float64), covering, device)
     if corrections.rows is not None:
         whole = RowModel.fit(standardized.astype(np.float64), panel.offsets)
-        corrections = replace(corrections, rows=whole)
+        judged = replace(whole, seldom_V=corrections.rows.seldom_V)  # asked as they were then
+        corrections = replace(corrections, rows=judged)
     report = FitReport(
         reason=ended,
         steps=progress.step,
@@ -289,15 +293,18 @@ def _correct(
         return Corrections(), dict.fromkeys(unknown)
     num_variates = data.series.values_NV.shape[1]
     told, seldom = cells, torch.tensor([], dtype=torch.int64)
-    if readings:  # they alone tell what will be asked of their variates
-        seldom = torch.unique(torch.cat([some.said.at.variate for some in readings]))
+    if readings:  # where there are enough, they alone tell what will be asked of their variates
+        judged = torch.cat([some.said.at.variate for some in readings])
+        seldom = (judged.bincount(minlength=num_variates) >= MIN_READINGS).nonzero().squeeze(1)
         told = reduce(ValidationCells.join, readings, cells.without(seldom))
     fitted_stack, stacked = None, cells.said.distribution
     said, at = told.said.distribution, told.said.at
     if stack:
         far = None if outages is None else held_out_cells(predictor, outages)
-        judged = told if far is None else told.join(far.without(seldom))
-        fitted_stack = Stack.fit(judged.said, judged.truth, num_variates)
+        known = told if far is None else told.join(far.without(seldom))
+        assert predictor.rows is not None
+        is_seldom = predictor.rows.seldom_V.tolist()
+        fitted_stack = Stack.fit(known.said, known.truth, num_variates, is_seldom)
         stacked, said = (fitted_stack.apply(one.said) for one in (cells, told))
     calibration, final = None, stacked
     if calibrate:

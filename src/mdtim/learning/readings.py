@@ -1,8 +1,9 @@
 """Held-out readings of variates that are seldom known, in windows that show all the rest.
 
 Of a weekly reading beside hourly sensors ordinary held-out cells hardly tell: few of them are such
-readings, and the sensors beside them are held out as often. Here every reading is hidden once, a
-third of them at a time, and nothing else.
+readings, and the sensors beside them are held out as often. Here a third of the readings is hidden
+at a time, each of them once, and nothing else; windows that hold some of them are looked at, as
+many as there is time for.
 
 N rows, W windows, T steps, V variates, U of them seldom known.
 """
@@ -15,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdtim.baselines.simple import interpolate
-from mdtim.closed_form.seldom import LEAST, SELDOM
+from mdtim.closed_form.seldom import seldom_known
 from mdtim.learning.outages import HiddenWindows
 from mdtim.panel import BoolArray, FloatArray, IntArray
 from mdtim.stacking import MIN_WINDOWS
 from mdtim.windows import WindowIndex
 
 FOLDS = 3
-MAX_CELLS = 40_000
+MAX_CELLS = 80_000
 """Of all windows of a fold together, if there are enough of them."""
 _TOGETHER = 1 / 2
 """Share of the rows that have all their readings in one fold."""
@@ -45,35 +46,36 @@ def hide_readings(
     inner_WT : steps at which a window's cells count
     """
     known_NV = ~np.isnan(standardized_NV)
-    is_seldom = known_NV.mean(0) < SELDOM
-    seldom = np.flatnonzero(is_seldom & (known_NV.sum(0) >= LEAST))
-    if is_seldom.all() or not len(seldom) or not len(windows):
+    seldom = np.flatnonzero(seldom_known(known_NV))
+    if not len(seldom) or not len(windows):
         return
     length, num_variates = windows.length, standardized_NV.shape[1]
     rows_WT = windows.starts[:, None] + np.arange(length)
     inside_WT = rows_WT < windows.ends[:, None]
     rows_WT = np.minimum(rows_WT, len(standardized_NV) - 1)
-    has_reading_N = np.asarray(known_NV[:, seldom].any(axis=1))
-    useful = np.flatnonzero((has_reading_N[rows_WT] & inside_WT & inner_WT).any(axis=1))
-    count = max(MAX_CELLS // (length * num_variates), MIN_WINDOWS)
-    useful = np.sort(generator.permutation(useful)[:count])
-    if not len(useful):
-        return
-    rows_WT, inside_WT, inner_WT = rows_WT[useful], inside_WT[useful], inner_WT[useful]
-    sizes = inside_WT.sum(axis=1)
-    starts = length * np.arange(len(useful))
-    chosen = WindowIndex(starts, starts + sizes, length)
-    shown = np.where(inside_WT[..., None], standardized_NV[rows_WT], np.float32(np.nan))
-    fold_NU = generator.integers(FOLDS, size=(len(known_NV), len(seldom)))
+    most = max(MAX_CELLS // (length * num_variates), MIN_WINDOWS)
+    fold_NU = generator.integers(FOLDS, size=(len(known_NV), len(seldom)), dtype=np.int8)
     together = generator.random(len(known_NV)) < _TOGETHER
     fold_NU[together] = fold_NU[together, :1]
     for fold in range(FOLDS):
         hidden_NV = np.zeros_like(known_NV)
         hidden_NV[:, seldom] = known_NV[:, seldom] & (fold_NU == fold)
+        is_hidden_N = np.asarray(hidden_NV.any(axis=1))
+        is_judged_WT = is_hidden_N[rows_WT] & inside_WT & inner_WT
+        useful = np.flatnonzero(is_judged_WT.any(axis=1))
+        if not len(useful):
+            continue
+        chosen = np.sort(generator.permutation(useful)[:most])
+        rows, inside = rows_WT[chosen], inside_WT[chosen]
+        starts = length * np.arange(len(chosen))
+        shown = np.where(inside[..., None], standardized_NV[rows], np.float32(np.nan))
         rest_NV = np.where(hidden_NV, np.nan, standardized_NV.astype(np.float64))
-        line_WTV = interpolate(rest_NV, offsets)[rows_WT]
-        hidden_WTV = hidden_NV[rows_WT] & (inside_WT & inner_WT)[..., None]
-        if hidden_WTV.any():
-            flat = (-1, num_variates)
-            found = HiddenWindows(shown.reshape(flat), line_WTV.reshape(flat), chosen, hidden_WTV)
-            yield found, rest_NV
+        yield (
+            HiddenWindows(
+                shown.reshape(-1, num_variates),
+                interpolate(rest_NV, offsets)[rows].reshape(-1, num_variates),
+                WindowIndex(starts, starts + inside.sum(axis=1), length),
+                hidden_NV[rows] & (inside & inner_WT[chosen])[..., None],
+            ),
+            rest_NV,
+        )
