@@ -11,7 +11,7 @@ from mdtim import MDTIMImputer
 from mdtim.baselines.simple import interpolate
 from mdtim.closed_form.rowwise import RowModel
 from mdtim.closed_form.seldom import learn_seldom
-from mdtim.learning.fitting import _inner_steps
+from mdtim.learning.judging import inner_steps
 from mdtim.learning.readings import FOLDS, hide_readings
 from mdtim.windows import covering_windows
 
@@ -91,7 +91,7 @@ def test_every_reading_is_hidden_once_and_nothing_else() -> None:
     truth = sensors()
     seen = seldom(truth, 0.05).astype(np.float32)
     windows = covering_windows(OFFSETS, 64)
-    inner = _inner_steps(windows, OFFSETS)
+    inner = inner_steps(windows, OFFSETS)
     folds = list(hide_readings(seen, OFFSETS, windows, inner, np.random.default_rng(0)))
     assert len(folds) == FOLDS
     hidden = [np.isnan(rest) & ~np.isnan(seen) for _, rest in folds]
@@ -109,7 +109,7 @@ def test_every_reading_is_hidden_once_and_nothing_else() -> None:
 
 def test_tables_whose_columns_are_known_alike_have_no_such_readings() -> None:
     windows = covering_windows(OFFSETS, 64)
-    inner = _inner_steps(windows, OFFSETS)
+    inner = inner_steps(windows, OFFSETS)
     nothing_else = seldom(sensors(1), 0.1).astype(np.float32)
     assert not list(hide_readings(nothing_else, OFFSETS, windows, inner, np.random.default_rng(0)))
     values = sensors().astype(np.float32)

@@ -179,6 +179,7 @@ class Predictor:
             wanted_BTV,
             scale,
             batch.linear_BTV,
+            batch.usual_BTV,
             batch.inside_BT,
             season,
             rows,

@@ -130,7 +130,10 @@ class FittedModel:
             self.network,
             self.config,
             self.seed,
-            **vars(corrections),
+            stack=corrections.stack,
+            calibration=corrections.calibration,
+            season=corrections.season,
+            rows=corrections.rows,
             max_windows=max_windows,
         )
 
@@ -147,8 +150,11 @@ class FittedModel:
         line = None
         if self.corrections.stack is not None:
             line = _line(panel, scales, standardized.astype(np.float64), columns)
+        profile, usual = self.corrections.profile, None
+        if profile is not None and panel.timestamps is not None:
+            usual = profile.at(panel.timestamps)
         device = self.network.centers.device
-        return DeviceSeries.put(standardized, device, line, panel.row_keys()), columns
+        return DeviceSeries.put(standardized, device, line, panel.row_keys(), usual), columns
 
     def _constant_cells(self, panel: Panel) -> Cells:
         """Cells of columns that never varied: the constant, without doubt."""

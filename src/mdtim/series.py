@@ -40,6 +40,8 @@ class DeviceSeries:
     series knows nothing of a variate."""
     keys_N: Tensor | None = None
     """int64, what the random numbers of a row hang on; None: its number in the panel."""
+    usual_NV: Tensor | None = None
+    """float32, what is usual at the time of each row, where the table tells."""
 
     @classmethod
     def put(
@@ -48,6 +50,7 @@ class DeviceSeries:
         device: torch.device,
         linear: NDArray[np.float64] | None = None,
         keys: NDArray[np.int64] | None = None,
+        usual: NDArray[np.float64] | None = None,
     ) -> DeviceSeries:
         """Move (N, V) standardized values, NaN where missing, onto the device.
 
@@ -55,18 +58,21 @@ class DeviceSeries:
         ----------
         linear : (N, V) the values interpolated along their series
         keys : (N,) what the random numbers of each row hang on
+        usual : (N, V) what is usual at the time of each row
         """
         observed = ~np.isnan(standardized)
         values = np.ascontiguousarray(np.where(observed, standardized, np.float32(0)))
         observed = np.ascontiguousarray(observed)
-        line = None
-        if linear is not None:
-            line = torch.from_numpy(np.ascontiguousarray(linear, dtype=np.float32)).to(device)
+        line, expected = (
+            None if part is None else torch.from_numpy(np.ascontiguousarray(part, np.float32))
+            for part in (linear, usual)
+        )
         return cls(
             torch.from_numpy(values).to(device),
             torch.from_numpy(observed).to(device),
-            line,
+            None if line is None else line.to(device),
             None if keys is None else torch.from_numpy(keys).to(device),
+            None if expected is None else expected.to(device),
         )
 
     def gather(self, starts_B: Tensor, ends_B: Tensor, length: int) -> WindowBatch:
@@ -77,8 +83,11 @@ class DeviceSeries:
         observed_BTV = self.observed_NV[rows_BT] & inside_BT[..., None]
         values_BTV = torch.where(observed_BTV, self.values_NV[rows_BT], 0.0)
         linear_BTV = None if self.linear_NV is None else self.linear_NV[rows_BT]
+        usual_BTV = None if self.usual_NV is None else self.usual_NV[rows_BT]
         keys_BT = rows_BT if self.keys_N is None else self.keys_N[rows_BT]
-        return WindowBatch(values_BTV, observed_BTV, rows_BT, inside_BT, keys_BT, linear_BTV)
+        return WindowBatch(
+            values_BTV, observed_BTV, rows_BT, inside_BT, keys_BT, linear_BTV, usual_BTV
+        )
 
     def batches(
         self, index: WindowIndex, batch_size: int, *, whole: bool = False
@@ -117,6 +126,8 @@ class WindowBatch:
     """int64, what the random numbers of each step hang on."""
     linear_BTV: Tensor | None = None
     """float32, interpolation along the whole series, if the series bring it; NaN as there."""
+    usual_BTV: Tensor | None = None
+    """float32, what is usual at the time of each step, if the series bring it."""
     repeated: int = 0
     """Windows at the end that only repeat the one before them."""
 

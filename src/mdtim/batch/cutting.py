@@ -59,6 +59,10 @@ def _widened(panel: Panel, plan: PiecePlan, read: Callable[[int], Panel]) -> Pan
     offsets = _offsets(cuts)
     values = np.full((int(offsets[-1]), panel.values.shape[1]), np.nan)
     values[_places(panel, cuts)] = panel.values
+    times = None
+    if panel.timestamps is not None:
+        times = np.full(len(values), np.datetime64("NaT"), dtype=panel.timestamps.dtype)
+        times[_places(panel, cuts)] = panel.timestamps
     for neighbour in plan.neighbours:
         other = read(neighbour.piece)
         begins = dict(zip(cuts.names[neighbour.cuts], neighbour.begins, strict=True))
@@ -71,7 +75,10 @@ def _widened(panel: Panel, plan: PiecePlan, read: Callable[[int], Panel]) -> Pan
             low = max(int(cuts.wide_begins[cut]), begin)
             high = min(int(cuts.wide_ends[cut]), begin + int(other.lengths[number]))
             source, target = other.offsets[number] - begin, offsets[cut] - cuts.wide_begins[cut]
-            values[target + low : target + high] = other.values[source + low : source + high]
+            into, there = slice(target + low, target + high), slice(source + low, source + high)
+            values[into] = other.values[there]
+            if times is not None and other.timestamps is not None:
+                times[into] = other.timestamps[there]
     first = cuts.wide_begins
     surroundings = Surroundings(
         first,
@@ -82,12 +89,12 @@ def _widened(panel: Panel, plan: PiecePlan, read: Callable[[int], Panel]) -> Pan
         SeriesMoments(cuts.counts, cuts.means, cuts.stds),
     )
     names_of = tuple(cuts.names.tolist()) if panel.names else ()
-    # Times are those of the piece alone; the model looks at steps.
+    # Times of rows that nobody holds are not known; nothing is, of these.
     return replace(
         panel,
         values=values,
         offsets=offsets,
-        timestamps=None,
+        timestamps=times,
         names=names_of,
         surroundings=surroundings,
     )

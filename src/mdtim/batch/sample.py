@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mdtim.batch.plan import Layout
 from mdtim.batch.source import Piece
@@ -40,7 +41,7 @@ def sample_panel(
     chosen = np.sort(generator.permutation(len(blocks))[:count])
     places = generator.random(count)
     share = rows // count
-    values, lengths, names = [], list[int](), list[Any]()
+    values, times, lengths, names = [], [], list[int](), list[Any]()
     variates: tuple[str, ...] = ()
     seconds = None
     for number, place in zip(chosen, places, strict=True):
@@ -49,13 +50,23 @@ def sample_panel(
         begin = int(place * max(len(panel.values) - share + 1, 1))
         end = min(begin + share, len(panel.values))
         values.append(panel.values[begin:end])
+        times.append(_times_of(panel)[begin:end])
         lengths_S = np.diff(np.clip(panel.offsets, begin, end))
         taken = np.flatnonzero(lengths_S)
         lengths += lengths_S[taken].tolist()
         names += [panel.names[series] for series in taken]
     offsets = np.append(0, np.cumsum(lengths))
     told = tuple(names) if any(name != "" for name in names) else ()
-    return Panel(np.concatenate(values), offsets, variates, seconds, names=told)
+    stamps = np.concatenate(times)
+    timestamps = None if np.isnat(stamps).all() else stamps
+    return Panel(np.concatenate(values), offsets, variates, seconds, timestamps, told)
+
+
+def _times_of(panel: Panel) -> NDArray[np.datetime64]:
+    """(N,) NaT where the panel has no times."""
+    if panel.timestamps is None:
+        return np.full(len(panel.values), np.datetime64("NaT"), dtype="M8[ns]")
+    return panel.timestamps
 
 
 def _blocks(counts: Sequence[int], rows: int) -> list[range]:
@@ -78,29 +89,42 @@ def _read_block(
     """The runs of some pieces, those of one series one after the other."""
     panels = {number: read(pieces[number]) for number in block}
     first = panels[block[0]]
-    values, lengths, names = [], list[int](), list[Any]()
+    values, times, lengths, names = [], [], list[int](), list[Any]()
     for name, runs in _series_of(layout, panels):
-        values += runs
-        lengths.append(sum(map(len, runs)))
+        values += [run for run, _ in runs]
+        times += [stamps for _, stamps in runs]
+        lengths.append(sum(len(run) for run, _ in runs))
         names.append(name)
     offsets = np.append(0, np.cumsum(lengths))
     seconds = next((panel.step_seconds for panel in panels.values() if panel.step_seconds), None)
-    return Panel(np.concatenate(values), offsets, first.variates, seconds, names=tuple(names))
+    return Panel(
+        np.concatenate(values),
+        offsets,
+        first.variates,
+        seconds,
+        np.concatenate(times),
+        tuple(names),
+    )
 
 
-def _series_of(layout: Layout, panels: dict[int, Panel]) -> Iterator[tuple[Any, list[FloatArray]]]:
-    """Names of series with the values of their runs; steps between two runs are missing."""
+Run = tuple[FloatArray, NDArray[np.datetime64]]
+"""Values and times."""
+
+
+def _series_of(layout: Layout, panels: dict[int, Panel]) -> Iterator[tuple[Any, list[Run]]]:
+    """Names of series with their runs; steps between two runs are missing."""
     inside = np.flatnonzero(np.isin(layout.runs.pieces, list(panels)))
     most = sum(len(panel.values) for panel in panels.values())
     places = {
         number: {str(name): place for place, name in enumerate(panel.names or ("",))}
         for number, panel in panels.items()
     }
-    name, runs, end, last = None, list[FloatArray](), 0, -1
+    name, runs, end, last = None, list[Run](), 0, -1
     for run in inside.tolist():
         piece = int(layout.runs.pieces[run])
         panel, local = panels[piece], places[piece][str(layout.runs.names[run])]
-        own = panel.values[panel.offsets[local] : panel.offsets[local + 1]]
+        rows = slice(panel.offsets[local], panel.offsets[local + 1])
+        own, times = panel.values[rows], _times_of(panel)[rows]
         begin = int(layout.begins[run])
         skipped = begin - end
         # Runs of other blocks may lie between two; and far apart in time, more missing steps than
@@ -110,9 +134,10 @@ def _series_of(layout: Layout, panels: dict[int, Panel]) -> Iterator[tuple[Any, 
             yield name, runs
             runs = []
         elif runs and skipped:
-            runs.append(np.full((skipped, own.shape[1]), np.nan))
+            nothing = np.full((skipped, own.shape[1]), np.nan)
+            runs.append((nothing, np.full(skipped, np.datetime64("NaT"), dtype=times.dtype)))
         name = panel.names[local] if panel.names else ""
-        runs.append(own)
+        runs.append((own, times))
         end, last = begin + len(own), run
     if runs:
         yield name, runs

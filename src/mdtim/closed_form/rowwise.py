@@ -4,7 +4,8 @@ A network reads a window around its own middle. Where a window shows nothing of 
 sensor was dead for months, it cannot know at what level the variate lies; the other variates know.
 Here the rows of a table are taken for draws of one normal law. A cell is what the visible cells of
 its row make likeliest, and what that leaves unexplained at the nearest visible cells of the variate
-goes on for as long as it does elsewhere in the table.
+goes on for as long as it does elsewhere in the table. What is usual at the time of a row
+(:mod:`mdtim.closed_form.profile`) is taken from it first, and given back in the end.
 
 N rows, V variates, K variates that are asked, L lags, B windows, T steps, C cells, U systems.
 """
@@ -89,6 +90,7 @@ class RowModel:
         neighbours: Neighbours,
         wanted_BTV: Tensor,
         shown_B1V: Tensor,
+        usual_BTV: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Value and std (C,) float64 of the wanted cells; NaN of those that are not asked about.
 
@@ -101,6 +103,7 @@ class RowModel:
         neighbours : of the visible cells
         wanted_BTV : bool, cells that are not visible
         shown_B1V : share of the window's steps at which the variate is visible
+        usual_BTV : what was taken from the table's rows before their law was read
         """
         device = values_BTV.device
         value_C = torch.full((int(wanted_BTV.sum()),), torch.nan, dtype=torch.float64)
@@ -112,8 +115,10 @@ class RowModel:
         if not far_BTV.any():
             return value_C, spread_C
         window, step, variate = far_BTV.nonzero(as_tuple=True)
-        mean_V = self.mean_V.to(device)
-        away_BTV = torch.where(visible_BTV, values_BTV.double() - mean_V, 0.0)
+        mean_BTV = self.mean_V.to(device).expand(values_BTV.shape)
+        if usual_BTV is not None:
+            mean_BTV = mean_BTV + usual_BTV
+        away_BTV = torch.where(visible_BTV, values_BTV.double() - mean_BTV, 0.0)
         asked_CK = self.asked_VK.to(device)[variate]
         # A short gap of a variate that lasts is bridged by a line, and so is a cell beside, of
         # which the row does not know all that is asked.
@@ -145,7 +150,7 @@ class RowModel:
         of_right = (whole * right - between * left) / scale
         chosen = far_BTV[wanted_BTV]
         value_C[chosen] = (
-            mean_V[variate] + told_C + of_left * unexplained[0] + of_right * unexplained[1]
+            mean_BTV[far_BTV] + told_C + of_left * unexplained[0] + of_right * unexplained[1]
         )
         rest = 1 - (of_left * left + of_right * right)
         spread_C[chosen] = (left_C * rest.clamp_min(NUGGET)).sqrt()

@@ -42,6 +42,7 @@ class Sides:
         wanted_BTV: Tensor,
         scale: WindowScale,
         line_BTV: Tensor | None,
+        usual_BTV: Tensor | None,
         inside_BT: Tensor,
         season: int | None,
         rows: RowModel | None,
@@ -55,6 +56,7 @@ class Sides:
         wanted_BTV : bool
         line_BTV : interpolation along the whole series, NaN where it knows nothing of a variate;
             None: inside the window
+        usual_BTV : what is usual at the time of each step, or None
         inside_BT : steps of the series, False beyond its end
         season : steps, or None where nobody asks
         rows : or None where nobody asks
@@ -76,7 +78,7 @@ class Sides:
         shown_B1V = visible_BTV.double().sum(1, keepdim=True) / steps_B11
         if rows is not None:
             believed_BTV = believable(values_BTV, visible_BTV)
-            rowwise, spread = rows.say(believed_BTV, neighbours, wanted_BTV, shown_B1V)
+            rowwise, spread = rows.say(believed_BTV, neighbours, wanted_BTV, shown_B1V, usual_BTV)
             rowwise = torch.where(rowwise.isnan(), linear, rowwise)
         nearest_BTV = torch.where(scale.empty_B1V, torch.inf, neighbours.nearest_BTV)
         shown_BTV = shown_B1V.expand(visible_BTV.shape)

@@ -4,33 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import reduce
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mdtim.autowindow import season_length
 from mdtim.baselines.simple import interpolate
-from mdtim.calibration import Calibration
-from mdtim.closed_form.rowwise import RowModel
 from mdtim.config import ModelConfig
 from mdtim.corrections import Corrections
-from mdtim.inference import Predictor
-from mdtim.learning.lessons import TrainingData, ValidationCells, held_out_cells
-from mdtim.learning.outages import HiddenWindows, hide_outages
-from mdtim.learning.readings import hide_readings
-from mdtim.learning.relations import read_relations
+from mdtim.learning.judging import Judge, Shown, inner_steps
+from mdtim.learning.lessons import TrainingData
 from mdtim.learning.training import Progress, Trainer
 from mdtim.masks import MaskMix
 from mdtim.missingness import joint_share, points_and_runs
 from mdtim.network import FactorizedDiT
-from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, gap_lengths
-from mdtim.readout import label_blur
+from mdtim.panel import BoolArray, Panel, gap_lengths
 from mdtim.runtime import own_random_state
 from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.stacking import MIN_READINGS, Stack
 from mdtim.threads import threads_for_batches
 from mdtim.windows import WindowIndex, covering_windows, every_window, hold_out
 
@@ -113,58 +104,40 @@ def fit_network(
     pretrained : a network to start from, on the device; training never makes it worse
     """
     generator = np.random.default_rng(seed)
-    observed = panel.observed
-    _, _, lengths = gap_lengths(observed, panel.offsets)
-    max_cells = MAX_VALIDATION_CELLS
-    if not config.training.max_steps:
-        share = SHARE_WITHOUT_TRAINING if observed.sum() > SMALL_TABLE else 1.0
-        validation_share = max(validation_share, share)
-        max_cells = MAX_CELLS_WITHOUT_TRAINING
-    num_blocks = int((panel.lengths // window).sum())
-    if MOST_HELD * num_blocks >= HELD_WINDOWS:
-        validation_share = max(validation_share, HELD_WINDOWS / num_blocks)
-    observed_N = np.asarray(observed.any(axis=1))
-    training, validation = hold_out(observed_N, panel.offsets, window, validation_share, generator)
-    limit = max_cells // (window * len(panel.variates))
-    limit = max(MIN_VALIDATION_WINDOWS, min(limit, MAX_VALIDATION_WINDOWS))
-    if len(validation) > limit:
-        chosen = generator.permutation(len(validation))[:limit]
-        validation = validation.take(np.sort(chosen))
-    joint = joint_share(observed)
-    hidden_NV = points_and_runs(observed, panel.offsets, VALIDATION_RATE, generator, lengths, joint)
-    inner_WT = _inner_steps(validation, panel.offsets)
-    inner_N = np.zeros(len(observed), dtype=bool)
-    inner_N[(validation.starts[:, None] + np.arange(window))[inner_WT]] = True
-    hidden_NV &= inner_N[:, None]
-    # What interpolation would say, the hidden cells not known; only the stack looks at it.
-    shown = np.where(hidden_NV, np.nan, standardized.astype(np.float64))
+    training, validation = _divide(
+        panel, window, bool(config.training.max_steps), validation_share, generator
+    )
     shares_rows = _overlaps(training, validation)
-    line = interpolate(shown, panel.offsets)
-    series = DeviceSeries.put(standardized, device, line)
+    hidden_NV, inner_WT, shown = _hide(panel, standardized, validation, generator)
+    # What interpolation and what is usual would say; only the corrections look at it.
+    line, usual = interpolate(shown.values_NV, panel.offsets), shown.usual if stack else None
     held = DeviceWindows.put(validation, device)
     hidden = DeviceSeries.put(hidden_NV.astype(np.float32), device)
     hidden_WTV = hidden.gather(held.starts, held.ends, window).values_BTV > 0
+    lengths = shown.lengths
     data = TrainingData(
-        series,
+        DeviceSeries.put(standardized, device, line, usual=usual),
         DeviceWindows.put(training, device),
         held,
         hidden_WTV & torch.from_numpy(inner_WT).to(device)[:, :, None],
         MaskMix.from_config(
             config.diffusion,
             torch.from_numpy(lengths).float().to(device) if len(lengths) else None,
-            joint,
+            shown.joint,
         ),
         config.training.batch_size,
-        DeviceSeries.put(shown.astype(np.float32), device) if shares_rows else None,
+        DeviceSeries.put(shown.values_NV.astype(np.float32), device) if shares_rows else None,
     )
     network = pretrained
     if network is None:
         network = new_network(config, len(panel.variates), seed).to(device)
-    covering = covering_windows(panel.offsets, window)
-    if config.network.relates:
-        _learn_relations(network, shown, covering, device)
+    judge = Judge(network, config, seed, data, shown)
+    judge.learn_relations(shown.values_NV)
     ended = "not trained" if pretrained is None else "pretrained, not trained on this table"
     progress = Progress()
+    # Where nothing was trained, any window tells; else those that training has not seen.
+    outages_in: WindowIndex | None = every_window(panel.offsets, window)
+    readings_in: WindowIndex | None = covering_windows(panel.offsets, window)
     if config.training.max_steps:
         config = replace(config, training=config.training.limited_to(training))
         trainer = Trainer(network, config, data, seed)
@@ -178,31 +151,15 @@ def fit_network(
             validate_first=pretrained is not None,
         )
         progress = trainer.progress
+        outages_in = readings_in = None if shares_rows else validation
     network.eval()
-    season, rows, outages = None, None, None
-    if stack:
-        season, rows = season_length(panel), RowModel.fit(shown, panel.offsets)
-    if stack and not config.training.max_steps:
-        anywhere = every_window(panel.offsets, window)
-        outages = _outages(data, standardized, panel.offsets, anywhere, lengths, joint, generator)
-    elif stack and not shares_rows:  # else training has seen all there is
-        outages = _outages(data, standardized, panel.offsets, validation, lengths, joint, generator)
-    predictor = Predictor(network, config, seed, season=season, rows=rows)
-    readings: list[ValidationCells] = []
-    if stack and not config.training.max_steps:
-        readings = _readings(predictor, data, standardized, panel.offsets, covering, generator)
-    elif stack and not shares_rows:
-        readings = _readings(predictor, data, standardized, panel.offsets, validation, generator)
-    if readings and config.network.relates:
-        _learn_relations(network, shown, covering, device)
-    corrections, scores = _correct(predictor, data, outages, readings, stack, calibrate)
-    # The score is known now: what was held out may tell of the relations and the rows too.
-    if config.network.relates:
-        _learn_relations(network, standardized.astype(np.float64), covering, device)
-    if corrections.rows is not None:
-        whole = RowModel.fit(standardized.astype(np.float64), panel.offsets)
-        judged = replace(whole, seldom_V=corrections.rows.seldom_V)  # asked as they were then
-        corrections = replace(corrections, rows=judged)
+    corrections, scores = judge.correct(
+        stack=stack,
+        calibrate=calibrate,
+        outages_in=outages_in,
+        readings_in=readings_in,
+        generator=generator,
+    )
     report = FitReport(
         reason=ended,
         steps=progress.step,
@@ -215,125 +172,51 @@ def fit_network(
     return network, corrections, report
 
 
+def _divide(
+    panel: Panel, window: int, trains: bool, share: float, generator: np.random.Generator
+) -> tuple[WindowIndex, WindowIndex]:
+    """Windows to learn from, and held-out ones."""
+    observed, max_cells = panel.observed, MAX_VALIDATION_CELLS
+    if not trains:
+        share = max(share, SHARE_WITHOUT_TRAINING if observed.sum() > SMALL_TABLE else 1.0)
+        max_cells = MAX_CELLS_WITHOUT_TRAINING
+    num_blocks = int((panel.lengths // window).sum())
+    if MOST_HELD * num_blocks >= HELD_WINDOWS:
+        share = max(share, HELD_WINDOWS / num_blocks)
+    observed_N = np.asarray(observed.any(axis=1))
+    training, validation = hold_out(observed_N, panel.offsets, window, share, generator)
+    limit = max_cells // (window * len(panel.variates))
+    limit = max(MIN_VALIDATION_WINDOWS, min(limit, MAX_VALIDATION_WINDOWS))
+    if len(validation) > limit:
+        chosen = generator.permutation(len(validation))[:limit]
+        validation = validation.take(np.sort(chosen))
+    return training, validation
+
+
+def _hide(
+    panel: Panel,
+    standardized: NDArray[np.float32],
+    validation: WindowIndex,
+    generator: np.random.Generator,
+) -> tuple[BoolArray, BoolArray, Shown]:
+    """Which cells (N, V) of the held-out windows are hidden, where they count, and the rest."""
+    observed = panel.observed
+    _, _, lengths = gap_lengths(observed, panel.offsets)
+    joint = joint_share(observed)
+    hidden_NV = points_and_runs(observed, panel.offsets, VALIDATION_RATE, generator, lengths, joint)
+    inner_WT = inner_steps(validation, panel.offsets)
+    inner_N = np.zeros(len(observed), dtype=bool)
+    inner_N[(validation.starts[:, None] + np.arange(validation.length))[inner_WT]] = True
+    hidden_NV &= inner_N[:, None]
+    values_NV = np.where(hidden_NV, np.nan, standardized.astype(np.float64))
+    return hidden_NV, inner_WT, Shown(panel, standardized, values_NV, lengths, joint)
+
+
 def new_network(config: ModelConfig, num_variates: int, seed: int) -> FactorizedDiT:
     """An untrained network; its weights are drawn on the CPU, so that they are alike anywhere."""
     with own_random_state():
         torch.default_generator.manual_seed(seed)
         return FactorizedDiT(config.network, config.tokenizer, num_variates)
-
-
-def _learn_relations(
-    network: FactorizedDiT, values_NV: FloatArray, covering: WindowIndex, device: torch.device
-) -> None:
-    series = DeviceSeries.put(values_NV.astype(np.float32), device)
-    network.learn_relations(read_relations(series, covering, network.config.prior))
-
-
-def _outages(
-    data: TrainingData,
-    standardized: NDArray[np.float32],
-    offsets: IntArray,
-    windows: WindowIndex,
-    lengths: IntArray,
-    joint: float,
-    generator: np.random.Generator,
-) -> TrainingData | None:
-    """The same for windows with a long gap in each; None if the table has no long gaps."""
-    found = hide_outages(standardized, offsets, windows, lengths, joint, generator)
-    return None if found is None else _of_hidden(data, found)
-
-
-def _readings(
-    predictor: Predictor,
-    data: TrainingData,
-    standardized: NDArray[np.float32],
-    offsets: IntArray,
-    windows: WindowIndex,
-    generator: np.random.Generator,
-) -> list[ValidationCells]:
-    """Held-out readings of variates that are seldom known, with what all say about them.
-
-    What the network knows of the relations is, behind this, that of the last fold.
-    """
-    network, config, said = predictor.network, predictor.config, []
-    covering, inner_WT = covering_windows(offsets, windows.length), _inner_steps(windows, offsets)
-    for found, rest_NV in hide_readings(standardized, offsets, windows, inner_WT, generator):
-        if network.config.relates:
-            _learn_relations(network, rest_NV, covering, data.device)
-        rows = RowModel.fit(rest_NV, offsets)
-        asked = Predictor(network, config, predictor.seed, season=predictor.season, rows=rows)
-        cells = held_out_cells(asked, _of_hidden(data, found))
-        assert cells is not None
-        said.append(cells)
-    return said
-
-
-def _of_hidden(data: TrainingData, found: HiddenWindows) -> TrainingData:
-    """The same for other windows."""
-    return replace(
-        data,
-        series=DeviceSeries.put(found.values_NV, data.device, found.line_NV),
-        validation=DeviceWindows.put(found.windows, data.device),
-        hidden_WTV=torch.from_numpy(found.hidden_WTV).to(data.device),
-    )
-
-
-def _correct(
-    predictor: Predictor,
-    data: TrainingData,
-    outages: TrainingData | None,
-    readings: list[ValidationCells],
-    stack: bool,
-    calibrate: bool,
-) -> tuple[Corrections, dict[str, float | None]]:
-    """Fit the corrections to the held-out cells, and score what they lead to on those cells."""
-    cells = held_out_cells(predictor, data)
-    if cells is None:
-        unknown = ("validation_mae", "linear_mae", "validation_crps", "coverage90")
-        return Corrections(), dict.fromkeys(unknown)
-    num_variates = data.series.values_NV.shape[1]
-    told, seldom = cells, torch.tensor([], dtype=torch.int64)
-    if readings:  # where there are enough, they alone tell what will be asked of their variates
-        judged = torch.cat([some.said.at.variate for some in readings])
-        seldom = (judged.bincount(minlength=num_variates) >= MIN_READINGS).nonzero().squeeze(1)
-        told = reduce(ValidationCells.join, readings, cells.without(seldom))
-    fitted_stack, stacked = None, cells.said.distribution
-    said, at = told.said.distribution, told.said.at
-    if stack:
-        far = None if outages is None else held_out_cells(predictor, outages)
-        known = told if far is None else told.join(far.without(seldom))
-        assert predictor.rows is not None
-        is_seldom = predictor.rows.seldom_V.tolist()
-        fitted_stack = Stack.fit(known.said, known.truth, num_variates, is_seldom)
-        stacked, said = (fitted_stack.apply(one.said) for one in (cells, told))
-    calibration, final = None, stacked
-    if calibrate:
-        blur = label_blur(predictor.config.diffusion)
-        calibration = Calibration.fit(said, told.truth, at, blur, num_variates)
-        final = calibration.apply(stacked, cells.said.at)
-    level = final.cdf(cells.truth)
-    has_rows = fitted_stack is not None and fitted_stack.is_rowwise
-    rows = predictor.rows if has_rows else None
-    return Corrections(fitted_stack, calibration, predictor.season, rows), {
-        "validation_mae": float((predictor.filled(stacked) - cells.truth).abs().mean()),
-        "linear_mae": float((cells.said.sides.linear.nan_to_num(0.0) - cells.truth).abs().mean()),
-        "validation_crps": float(final.crps(cells.truth).mean()),
-        "coverage90": float(((level >= 0.05) & (level <= 0.95)).double().mean()),
-    }
-
-
-def _inner_steps(validation: WindowIndex, offsets: IntArray) -> BoolArray:
-    """(W, T) steps in the middle of a validation window, or towards an end of its series.
-
-    When a table is filled, windows overlap and a cell is read off where it lies in the middle. A
-    score at the edge of a window, where only one side is visible, would be that of another task.
-    """
-    margin = validation.length // 4
-    stops = np.minimum(validation.starts + validation.length, validation.ends)
-    left = np.where(np.isin(validation.starts, offsets), 0, margin)
-    right = stops - validation.starts - np.where(np.isin(stops, offsets), 0, margin)
-    step_T = np.arange(validation.length)
-    return (step_T >= left[:, None]) & (step_T < right[:, None])
 
 
 def _overlaps(training: WindowIndex, validation: WindowIndex) -> bool:

@@ -43,6 +43,8 @@ class HiddenWindows:
     """Linear interpolation along the series, what is hidden in the window not known."""
     windows: WindowIndex
     hidden_WTV: BoolArray
+    rows_WT: IntArray
+    """The row of the table that each step is; past the end of a series some other."""
 
 
 def hide_outages(
@@ -67,7 +69,7 @@ def hide_outages(
     kinds = _Kinds(lengths[lengths > LONG], joint)
     length, num_variates = windows.length, standardized_NV.shape[1]
     count = int(np.clip(MAX_CELLS // (length * num_variates), MIN_WINDOWS, MAX_WINDOWS))
-    values, lines, hidden, sizes = [], [], [], []
+    values, lines, hidden, sizes, firsts = [], [], [], [], []
     # Each window once: what is hidden in it twice would err together.
     for one in generator.permutation(len(windows))[: _TRIES * count]:
         start, end = int(windows.starts[one]), int(windows.ends[one])
@@ -89,6 +91,7 @@ def hide_outages(
         lines.append(np.pad(line, past, constant_values=np.nan))
         hidden.append(np.pad(known, past))
         sizes.append(len(part))
+        firsts.append(start)
         if len(values) == count:
             break
     if not values:
@@ -99,6 +102,7 @@ def hide_outages(
         np.concatenate(lines),
         WindowIndex(starts, starts + np.array(sizes), length),
         np.stack(hidden),
+        np.minimum(np.array(firsts)[:, None] + np.arange(length), len(standardized_NV) - 1),
     )
 
 

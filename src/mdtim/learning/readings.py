@@ -76,6 +76,7 @@ def hide_readings(
                 interpolate(rest_NV, offsets)[rows].reshape(-1, num_variates),
                 WindowIndex(starts, starts + inside.sum(axis=1), length),
                 hidden_NV[rows] & (inside & inner_WT[chosen])[..., None],
+                rows,
             ),
             rest_NV,
         )
