@@ -20,7 +20,7 @@ from mdtim.config import ModelConfig
 from mdtim.corrections import Corrections
 from mdtim.inference import Predictor
 from mdtim.learning.lessons import TrainingData, ValidationCells, held_out_cells
-from mdtim.learning.outages import HiddenWindows, hide_outages
+from mdtim.learning.outages import LONG, HiddenWindows, hide_outages
 from mdtim.learning.readings import hide_readings
 from mdtim.learning.relations import read_relations
 from mdtim.network import FactorizedDiT
@@ -218,11 +218,13 @@ class Judge:
             told = reduce(ValidationCells.join, readings, cells.without(seldom))
         fitted_stack, stacked, said = None, cells.said.distribution, told.said.distribution
         if stack:
+            known = told
             if outages is not None and (far := held_out_cells(predictor, outages)) is not None:
-                told = told.join(far.without(seldom))
+                far = far.without(seldom)
+                known, told = told.join(far), told.join(self._as_many_as_missing(far, len(told)))
             assert predictor.rows is not None
             is_seldom = predictor.rows.seldom_V.tolist()
-            fitted_stack = Stack.fit(told.said, told.truth, num_variates, is_seldom)
+            fitted_stack = Stack.fit(known.said, known.truth, num_variates, is_seldom)
             stacked, said = (fitted_stack.apply(one.said) for one in (cells, told))
         calibration, final = None, stacked
         if calibrate:
@@ -238,6 +240,13 @@ class Judge:
             "validation_crps": float(final.crps(cells.truth).mean()),
             "coverage90": float(((level >= 0.05) & (level <= 0.95)).double().mean()),
         }
+
+    def _as_many_as_missing(self, far: ValidationCells, others: int) -> ValidationCells:
+        """Some cells of outages: as many, beside others, as the table's missing cells are such."""
+        lengths = self.shown.lengths
+        in_long = int(lengths[lengths > LONG].sum())
+        wanted = others * in_long / max(int(lengths.sum()) - in_long, 1)
+        return far.take(torch.arange(0, len(far), max(1.0, len(far) / max(wanted, 1e-9))).long())
 
 
 def inner_steps(windows: WindowIndex, offsets: IntArray) -> BoolArray:

@@ -151,11 +151,17 @@ class ValidationCells:
         joined: ValidationCells = _of_tensors(_one_after_the_other, self, other)
         return joined
 
+    def __len__(self) -> int:
+        return len(self.truth)
+
+    def take(self, chosen: Tensor) -> ValidationCells:
+        """Some of the cells, by a mask or by their places."""
+        some: ValidationCells = _of_tensors(lambda tensor: tensor[chosen], self)
+        return some
+
     def without(self, variates: Tensor) -> ValidationCells:
         """The cells of all other variates."""
-        kept = ~torch.isin(self.said.at.variate, variates)
-        others: ValidationCells = _of_tensors(lambda tensor: tensor[kept], self)
-        return others
+        return self.take(~torch.isin(self.said.at.variate, variates))
 
 
 def validation_cells(predictor: Predictor, data: TrainingData) -> Iterator[ValidationCells]:
