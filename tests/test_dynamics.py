@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from mdtim import MDTIMImputer
 from mdtim.closed_form.dynamics import (
     MEMORY,
     Precision,
     draw_hidden,
+    memories,
     smooth,
     steps_of_memory,
     whitening,
@@ -203,3 +208,55 @@ def test_drawn_cells_have_the_law_of_the_hidden_given_the_visible() -> None:
     )
     torch.testing.assert_close(torch.cov(hidden.mT), expected, rtol=0.1, atol=0.01)
     assert torch.equal(drawn[0][visible[0]], window[visible])
+
+
+def lagged(steps: int, lag: int, seed: int = 0) -> np.ndarray:
+    """The second follows the first some steps later; both are noise otherwise."""
+    generator = np.random.default_rng(seed)
+    first = generator.normal(size=steps + lag)
+    second = first[:-lag] + 0.3 * generator.normal(size=steps) if lag else first[:steps]
+    return np.column_stack([first[lag:], second]).astype(np.float32)
+
+
+def memory_of(table: np.ndarray, share: float = 0.0, window: int = 128) -> int:
+    """That `read_relations` finds where a share is missing."""
+    holey = table.copy()
+    holey[np.random.default_rng(1).random(table.shape) < share] = np.nan
+    index = covering_windows(np.array([0, len(table)]), window)
+    relations = read_relations(DeviceSeries.put(holey, torch.device("cpu")), index, "dynamics")
+    assert relations.whiten_SS is not None
+    return len(relations.whiten_SS) // table.shape[1] - 1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2])
+def test_a_table_shows_how_far_its_memory_reaches(share: float) -> None:
+    assert memory_of(lagged(3_000, 5), share) == 6
+    assert memory_of(lagged(3_000, 10), share) == 12
+    assert memory_of(lagged(3_000, 2), share) == MEMORY
+    noise = np.random.default_rng(0).normal(size=(3_000, 3)).astype(np.float32)
+    assert memory_of(noise, share) == MEMORY
+
+
+def test_no_memory_is_longer_than_windows_or_rows_can_show() -> None:
+    assert memory_of(lagged(3_000, 10), window=32) <= 8
+    assert memory_of(lagged(150, 5), window=128) == MEMORY
+    assert memories(2, 128) == [3, 6, 12, 24]
+    assert memories(40, 512) == [3]
+    assert memories(400, 512) == [1]
+
+
+def test_what_came_five_steps_before_fills_a_gap_and_is_kept_in_a_file(tmp_path: Path) -> None:
+    truth = lagged(1_500, 5).astype(float)
+    seen = truth.copy()
+    seen[np.random.default_rng(2).random(len(seen)) < 0.15, 1] = np.nan
+    missing = np.isnan(seen)
+    imputer = MDTIMImputer(device="cpu", progress=False).fit(seen)
+    filled = imputer.transform(seen)
+    assert np.abs(filled - truth)[missing].mean() < 0.35  # by the same step alone: .84
+    imputer.save(tmp_path / "model")
+    again = MDTIMImputer.load(tmp_path / "model", device="cpu")
+    np.testing.assert_array_equal(again.transform(seen), filled)
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    save_file({**weights, "whiten_SS": torch.eye(5)[:4]}, tmp_path / "model" / "model.safetensors")
+    with pytest.raises(ValueError, match="whiten_SS has shape"):
+        MDTIMImputer.load(tmp_path / "model", device="cpu")

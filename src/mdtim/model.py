@@ -213,8 +213,8 @@ class FittedModel:
         network = None
         if standardizer.varies.any():
             count = int(standardizer.varies.sum())
-            network = FactorizedDiT.to_be_loaded(config.network, config.tokenizer, count)
             own = without_scales(without_corrections(tensors))
+            network = FactorizedDiT.to_be_loaded(config.network, config.tokenizer, count, own)
             network.load_state_dict(load_weights(network.state_dict(), own, folder))
             network = network.to(device).eval()
         return cls(

@@ -5,7 +5,7 @@ B windows, T steps, V variates, K input bins, D width, E embedding width, C cond
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -94,11 +94,18 @@ class FactorizedDiT(nn.Module):
 
     @classmethod
     def to_be_loaded(
-        cls, config: NetworkConfig, tokenizer: TokenizerConfig, num_variates: int
+        cls,
+        config: NetworkConfig,
+        tokenizer: TokenizerConfig,
+        num_variates: int,
+        weights: Mapping[str, Tensor],
     ) -> FactorizedDiT:
-        """A network whose weights are about to be replaced; the caller's random state stays."""
+        """A network for some weights, not yet in it; the caller's random state stays."""
         with own_random_state():
-            return cls(config, tokenizer, num_variates)
+            network = cls(config, tokenizer, num_variates)
+        if (whiten_SS := weights.get("whiten_SS")) is not None:
+            network._remember(len(whiten_SS))
+        return network
 
     def __init__(
         self, config: NetworkConfig, tokenizer: TokenizerConfig, num_variates: int
@@ -193,7 +200,14 @@ class FactorizedDiT(nn.Module):
     def learn_relations(self, relations: Relations) -> None:
         """Remember the relations of a table."""
         assert self.relations is not None, "this network has no use for relations"
+        if relations.whiten_SS is not None:
+            self._remember(len(relations.whiten_SS))
         self.relations.copy_(relations)
+
+    def _remember(self, size: int) -> None:
+        """Make room for the dynamics of so many steps times variates: memories differ in length."""
+        if self.whiten_SS is not None and len(self.whiten_SS) != size:
+            self.whiten_SS = self.whiten_SS.new_zeros((size, size))
 
     def block_matrices(self) -> Iterator[tuple[Tensor, int]]:
         """The weights of the blocks that are matrices, and how many lie in the rows of each."""

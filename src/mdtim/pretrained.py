@@ -64,7 +64,7 @@ def load_pretrained(
     folder = FOLDER / _WEIGHTS[name]
     document, tensors = load_folder(folder)
     config = _built(document).change(dropout=dropout)
-    network = FactorizedDiT.to_be_loaded(config.network, config.tokenizer, num_variates)
+    network = FactorizedDiT.to_be_loaded(config.network, config.tokenizer, num_variates, {})
     state = network.state_dict()
     wanted = {key: value for key, value in state.items() if key not in _OF_THE_TABLE}
     weights = load_weights(wanted, tensors, folder)

@@ -17,7 +17,14 @@ from torch import Tensor
 MEMORY = 3
 """Steps that the next one hangs on; fewer in wide tables."""
 MAX_SIZE = 1_024
-"""Steps times variates up to which the memory reaches."""
+"""Steps times variates up to which that memory reaches."""
+LONGER, MAX_LONGER_SIZE = (6, 12, 24), 104
+"""Longer memories, for tables that show them, and steps times variates up to which these reach."""
+WINDOW = 4
+"""Memories that a window must hold to show a longer one."""
+PENALTY = 4.0
+"""Of a slope, in units of twice the log-likelihood: Akaike's is 2, and is taken in by changing
+variances; Hannan and Quinn's grows slowly with the rows, to about this."""
 RIDGE = 1e-4
 """Added to every variance, as a share of it."""
 ITERATIONS = 16
@@ -28,6 +35,32 @@ help a little; the network sees the other guesses too."""
 def steps_of_memory(num_variates: int) -> int:
     """P of a table: the covariance of P + 1 steps has to be found out and inverted."""
     return max(1, min(MEMORY, MAX_SIZE // num_variates - 1))
+
+
+def memories(num_variates: int, window: int) -> list[int]:
+    """Those that a table may have, the usual one first."""
+    usual = steps_of_memory(num_variates)
+    most = min(MAX_LONGER_SIZE // num_variates - 1, window // WINDOW)
+    return [usual, *(one for one in LONGER if usual < one <= most)]
+
+
+def most_telling(
+    covariance_SS: Tensor, num_variates: int, num_rows: float, choices: list[int]
+) -> int:
+    """The memory that tells most of the next step, for as many slopes as it has.
+
+    Parameters
+    ----------
+    covariance_SS : of successive steps, one more than the longest memory
+    num_rows : from which it was read
+    """
+    scores = []
+    for memory in choices:
+        size = (memory + 1) * num_variates
+        own = whitening(covariance_SS[-size:, -size:]).diagonal()[-num_variates:].double()
+        score = -2 * num_rows * float(own.log().sum()) + PENALTY * memory * num_variates**2
+        scores.append(score if memory == choices[0] or 10 * size < num_rows else torch.inf)
+    return choices[scores.index(min(scores))]
 
 
 def whitening(covariance_SS: Tensor) -> Tensor:
@@ -63,7 +96,7 @@ class Precision:
     """
 
     def __init__(self, whiten_SS: Tensor, num_steps: int, num_variates: int) -> None:
-        self.memory = min(steps_of_memory(num_variates), num_steps - 1)
+        self.memory = min(whiten_SS.shape[-1] // num_variates, num_steps) - 1
         self.num_steps = num_steps
         size = num_variates * (self.memory + 1)
         # A window shorter than the memory is a beginning and nothing else.

@@ -245,8 +245,8 @@ class Judge:
         """Some cells of outages: as many, beside others, as the table's missing cells are such."""
         lengths = self.shown.lengths
         in_long = int(lengths[lengths > LONG].sum())
-        wanted = others * in_long / max(int(lengths.sum()) - in_long, 1)
-        return far.take(torch.arange(0, len(far), max(1.0, len(far) / max(wanted, 1e-9))).long())
+        wanted = min(len(far), others * in_long // max(int(lengths.sum()) - in_long, 1))
+        return far.take(torch.arange(wanted) * len(far) // max(wanted, 1))
 
 
 def inner_steps(windows: WindowIndex, offsets: IntArray) -> BoolArray:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mdtim.closed_form.dynamics import draw_hidden, steps_of_memory, whitening
+from mdtim.closed_form.dynamics import draw_hidden, memories, most_telling, whitening
 from mdtim.closed_form.guesses import Kind, Neighbours, Relations, deviations, relate
 from mdtim.config import Prior
 from mdtim.scaling import ABSURD
@@ -34,8 +34,9 @@ ENOUGH_ROWS = 200.0
 """Rows in which two variates are both known, from which on these rows alone decide."""
 ROUNDS = 3
 """The first fills gaps by the windows' own relations, the next by what that told of the table."""
-DRAWN_ROUNDS = 8
-"""Of drawing what is missing by the dynamics, and reading the dynamics again."""
+DRAWN_ROUNDS, CHOOSING = 8, 2
+"""Of drawing what is missing by the dynamics, and reading the dynamics again; and the round that
+shows how far the table's memory reaches."""
 
 
 def read_relations(series: DeviceSeries, index: WindowIndex, prior: Prior) -> Relations:
@@ -94,22 +95,31 @@ def _read_dynamics(series: DeviceSeries, index: WindowIndex, relations: Relation
     with their likeliest value would make the table look more predictable than it is.
     """
     device, num_variates = series.values_NV.device, series.values_NV.shape[1]
-    memory = steps_of_memory(num_variates)
-    whiten = Relations.none(num_variates, device, dynamics=True).whiten_SS
-    assert whiten is not None
+    choices = memories(num_variates, index.length)
+    memory, is_chosen = choices[0], len(choices) == 1
+    unknown = Relations.none(num_variates, device, dynamics=True).whiten_SS
+    assert unknown is not None
     if index.length <= memory:
-        return whiten
+        return unknown
     windows = _sampled(series, index, MAX_DRAWN_CELLS)
     # Cells are drawn in an order of the variates that hangs on what they hold, not on where they
     # stand: another order of the columns must not draw other cells.
     order_V = series.values_NV.double().sum(0).argsort()
+    law, is_whole = None, False
     for drawn in range(DRAWN_ROUNDS):
-        draw = _Successive(relations, order_V, memory, whiten if drawn else None, 1000 * drawn)
-        parts, are_whole = zip(*_of_batches(draw, series, windows), strict=True)
-        sums = _added(parts)
+        chooses = not is_chosen and (is_whole or drawn == CHOOSING)
+        steps = choices[-1] if chooses else memory
+        read = _Successive(relations, order_V, steps, law, 1000 * drawn)
+        parts, are_whole = zip(*_of_batches(read, series, windows), strict=True)
+        sums, is_whole = _added(parts), all(are_whole)
         covariance_SS = free_of_chance(sums.plain(), sums.num_rows, num_variates)
-        whiten = whitening(covariance_SS)
-        if all(are_whole):
+        if chooses:
+            # Windows overlap by half.
+            memory = most_telling(covariance_SS, num_variates, sums.num_rows / 2, choices)
+            size, is_chosen = (memory + 1) * num_variates, True
+            covariance_SS = covariance_SS[-size:, -size:]
+        law = whitening(covariance_SS)
+        if is_whole and is_chosen:
             break
     step = torch.arange(memory + 1, device=device)[:, None] * num_variates
     back_S = (step + order_V.argsort()).flatten()
