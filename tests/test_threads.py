@@ -38,7 +38,7 @@ def test_results_come_in_the_order_of_the_items_from_several_threads() -> None:
         meeting.wait()
         return item, threading.get_ident(), torch.get_num_threads()
 
-    with threads_for_batches():
+    with threads_for_batches(CPU):
         assert torch.get_num_threads() == 1
         assert num_side_by_side(CPU) == 3
         found = list(side_by_side(work, range(9), CPU))
@@ -51,12 +51,12 @@ def test_a_gpu_or_a_single_thread_takes_one_after_the_other_in_the_callers_threa
     def work(item: int) -> int:
         return threading.get_ident()
 
-    with threads_for_batches():
+    with threads_for_batches(CPU):
         assert set(side_by_side(work, range(3), torch.device("cuda"))) == {threading.get_ident()}
         with threads_for_operators():
             assert torch.get_num_threads() == 3
             assert set(side_by_side(work, range(3), CPU)) == {threading.get_ident()}
-            with threads_for_batches():
+            with threads_for_batches(CPU):
                 assert num_side_by_side(CPU) == 3
         assert torch.get_num_threads() == 1
     assert set(side_by_side(work, range(3), CPU)) == {threading.get_ident()}
@@ -75,7 +75,7 @@ def test_only_a_few_results_wait_and_a_fault_ends_the_work() -> None:
             raise ArithmeticError("five")
         return item
 
-    with threads_for_batches():
+    with threads_for_batches(CPU):
         results = side_by_side(work, items(), CPU)
         assert next(results) == 0
         assert len(taken) == 4
@@ -85,7 +85,7 @@ def test_only_a_few_results_wait_and_a_fault_ends_the_work() -> None:
 
 
 def test_there_are_batches_for_every_thread() -> None:
-    with threads_for_batches():
+    with threads_for_batches(CPU):
         assert fair_share(100, 8, CPU) == 8
         assert fair_share(7, 8, CPU) == 3
         assert fair_share(1, 8, CPU) == 1

@@ -34,6 +34,7 @@ from mdtim.runtime import resolve_device
 from mdtim.scaling import Standardizer
 from mdtim.series_scales import PanelScales, SeriesScales
 from mdtim.tables.table import Table, TableOptions, plain
+from mdtim.threads import threads_for_batches
 
 
 class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -238,7 +239,7 @@ class MDTIMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
             pretrained = load_pretrained(str(name), len(modelled), device, dropout)
         network, corrections, report = None, Corrections(), FitReport.nothing_to_learn()
         if len(modelled):
-            with training_progress(self.progress) as on_step:
+            with training_progress(self.progress) as on_step, threads_for_batches(device):
                 network, corrections, report = fit_network(
                     panel.select(modelled),
                     standardized[:, modelled],

@@ -58,7 +58,6 @@ class FittedModel:
     step_seconds: float | None = None
     """Between two steps of the table of the fit; None if it had no times."""
 
-    @threads_for_batches()
     def fill(
         self, panel: Panel, *, keep_distribution: bool, on_windows: OnWindows | None = None
     ) -> Cells:
@@ -88,18 +87,18 @@ class FittedModel:
         """What network and corrections say about the cells of columns that vary."""
         series, columns = self._series(panel, scales)
         batch_size = inference_batch(series, self.window, self.config)
-        cells = fill_cells(
-            self._predictor(corrections, batch_size),
-            series,
-            panel.offsets,
-            self.window,
-            batch_size=batch_size,
-            keep_distribution=keep_distribution,
-            on_windows=on_windows,
-        )
+        with threads_for_batches(series.values_NV.device):
+            cells = fill_cells(
+                self._predictor(corrections, batch_size),
+                series,
+                panel.offsets,
+                self.window,
+                batch_size=batch_size,
+                keep_distribution=keep_distribution,
+                on_windows=on_windows,
+            )
         return _in_data_units(cells, panel, columns, scales)
 
-    @threads_for_batches()
     def sample(self, panel: Panel, number: int) -> FloatArray:
         """(N, V) the panel with its gaps drawn jointly by the network alone, draw `number`."""
         filled = panel.values.copy()
@@ -110,14 +109,15 @@ class FittedModel:
         scales = self.scales_of(panel)
         series, columns = self._series(panel, scales)
         batch_size = inference_batch(series, self.window, self.config)
-        drawn = sample_series(
-            self._predictor(Corrections(), batch_size),
-            series,
-            panel.offsets,
-            self.window,
-            batch_size=batch_size,
-            sample=number,
-        )
+        with threads_for_batches(series.values_NV.device):
+            drawn = sample_series(
+                self._predictor(Corrections(), batch_size),
+                series,
+                panel.offsets,
+                self.window,
+                batch_size=batch_size,
+                sample=number,
+            )
         series_N1 = panel.series_of_rows()[:, None]
         drawn = scales.back(drawn, *np.broadcast_arrays(series_N1, columns))
         known = filled[:, columns]

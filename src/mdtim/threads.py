@@ -27,10 +27,10 @@ _threads: ContextVar[int | None] = ContextVar("threads", default=None)
 
 
 @contextmanager
-def threads_for_batches() -> Iterator[None]:
-    """Operators run in one thread; :func:`side_by_side` has the others."""
+def threads_for_batches(device: torch.device) -> Iterator[None]:
+    """On a CPU operators run in one thread; :func:`side_by_side` has the others."""
     before, inside = torch.get_num_threads(), _threads.get()
-    if inside is not None or before == 1:
+    if device.type != "cpu" or inside is not None or before == 1:
         yield
         return
     token = _threads.set(before)

@@ -163,7 +163,6 @@ def measure_training(
     return _row(case, variant, size, window, variates, batch, 0, milliseconds, flops, device, rate)
 
 
-@threads_for_batches()
 def measure_imputing(
     case: str,
     size: str,
@@ -190,7 +189,9 @@ def measure_imputing(
     network = FactorizedDiT(config.network, config.tokenizer, variates).to(device).eval()
     set_up(network, variant)
     gpu = device.type == "cuda"
-    most = 1024 if gpu else fair_share(num_windows, inference_batch(series, window, config), device)
+    with threads_for_batches(device):
+        fitting = inference_batch(series, window, config)
+        most = 1024 if gpu else fair_share(num_windows, fitting, device)
     part = -(-num_windows // -(-num_windows // most))
     parts = [slice(begin, begin + part) for begin in range(0, num_windows, part)]
     predictor = Predictor(network, config)
@@ -213,7 +214,8 @@ def measure_imputing(
             center, half = cells.pick(center), cells.pick(half)
         return (probs @ network.centers)[..., None] * half + center
 
-    milliseconds = median_ms(impute, device, repeats)
+    with threads_for_batches(device):
+        milliseconds = median_ms(impute, device, repeats)
     flops = draws * num_windows * network_flops(config, window, variates)
     return _row(
         case, variant, size, window, variates, num_windows, draws, milliseconds, flops, device, rate

@@ -22,7 +22,6 @@ from mdtim.network import FactorizedDiT
 from mdtim.panel import BoolArray, Panel, gap_lengths
 from mdtim.runtime import own_random_state
 from mdtim.series import DeviceSeries, DeviceWindows
-from mdtim.threads import threads_for_batches
 from mdtim.windows import WindowIndex, covering_windows, every_window, hold_out
 
 VALIDATION_RATE = 0.2
@@ -77,7 +76,6 @@ class FitReport:
         )
 
 
-@threads_for_batches()
 def fit_network(
     panel: Panel,
     standardized: NDArray[np.float32],

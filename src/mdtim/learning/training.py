@@ -321,9 +321,8 @@ class Trainer:
         self.average.update()
         return loss
 
-    @threads_for_batches()
     def _validate(self, loss: float) -> None:
-        with self.average.applied():
+        with self.average.applied(), threads_for_batches(self.device):
             measured = self.data.error(self.predictor())
         error = math.nan if measured is None else self.ranks.agree(measured, self.device)
         progress = self.progress
