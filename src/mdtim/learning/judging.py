@@ -24,7 +24,7 @@ from mdtim.learning.outages import LONG, HiddenWindows, hide_outages
 from mdtim.learning.readings import hide_readings
 from mdtim.learning.relations import read_relations
 from mdtim.network import FactorizedDiT
-from mdtim.panel import BoolArray, FloatArray, IntArray, Panel
+from mdtim.panel import BoolArray, FloatArray, IntArray, Panel, gap_lengths
 from mdtim.readout import label_blur
 from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.stacking import MIN_READINGS, Stack
@@ -221,7 +221,7 @@ class Judge:
             known = told
             if outages is not None and (far := held_out_cells(predictor, outages)) is not None:
                 far = far.without(seldom)
-                known, told = told.join(far), told.join(self._as_many_as_missing(far, len(told)))
+                known, told = told.join(far), told.join(self._as_many_as_missing(far, told))
             assert predictor.rows is not None
             is_seldom = predictor.rows.seldom_V.tolist()
             fitted_stack = Stack.fit(known.said, known.truth, num_variates, is_seldom)
@@ -241,12 +241,19 @@ class Judge:
             "coverage90": float(((level >= 0.05) & (level <= 0.95)).double().mean()),
         }
 
-    def _as_many_as_missing(self, far: ValidationCells, others: int) -> ValidationCells:
-        """Some cells of outages: as many, beside others, as the table's missing cells are such."""
-        lengths = self.shown.lengths
-        in_long = int(lengths[lengths > LONG].sum())
-        wanted = min(len(far), others * in_long // max(int(lengths.sum()) - in_long, 1))
-        return far.take(torch.arange(wanted) * len(far) // max(wanted, 1))
+    def _as_many_as_missing(self, far: ValidationCells, others: ValidationCells) -> ValidationCells:
+        """Some cells of outages: of each variate as many, beside others, as are missing in such."""
+        panel, chosen = self.shown.panel, []
+        _, variates, lengths = gap_lengths(panel.observed, panel.offsets)
+        count = len(panel.variates)
+        missing_V, in_long_V = (
+            np.bincount(variates, lengths * one, count) for one in (np.ones(1), lengths > LONG)
+        )
+        for variate, times in enumerate(in_long_V / np.maximum(missing_V - in_long_V, 1)):
+            own = (far.said.at.variate == variate).nonzero().squeeze(1)
+            wanted = min(len(own), int(times * (others.said.at.variate == variate).sum()))
+            chosen.append(own[torch.arange(wanted) * len(own) // max(wanted, 1)])
+        return far.take(torch.cat(chosen))
 
 
 def inner_steps(windows: WindowIndex, offsets: IntArray) -> BoolArray:
