@@ -156,3 +156,15 @@ def test_parts_know_what_is_usual_as_the_whole_table_does(
     assert not sampled.failures
     kept = MDTIMImputer.load(tmp_path / "own" / "_mdtim" / "model", device="cpu")
     assert kept.model_.corrections.profile is not None
+
+
+def test_one_absurd_reading_is_not_what_is_usual() -> None:
+    times = hours(2_000)
+    values = load(times)[:, None]
+    faulty = values.copy()
+    faulty[777] = 1e9
+    sums, with_fault = found(values, times), found(faulty, times)
+    assert sums is not None
+    assert with_fault is not None
+    usual, other = (one.profile().at(times) for one in (sums, with_fault))
+    assert np.abs(usual - other).max() < 0.1
