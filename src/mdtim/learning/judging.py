@@ -31,6 +31,8 @@ from mdtim.stacking import MIN_READINGS, Stack
 from mdtim.windows import WindowIndex, covering_windows
 
 Scores = dict[str, float | None]
+ENOUGH_IN_LONG = 500
+"""Held-out cells of a variate in long gaps that tell how uncertain such cells are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +244,11 @@ class Judge:
         }
 
     def _as_many_as_missing(self, far: ValidationCells, others: ValidationCells) -> ValidationCells:
-        """Some cells of outages: of each variate as many, beside others, as are missing in such."""
+        """Some cells of outages: of each variate as many, beside others, as are missing in such.
+
+        Held-out cells that lie in long gaps themselves tell more, with all that is missing around
+        them: where there are enough, outages have no say.
+        """
         panel, chosen = self.shown.panel, []
         _, variates, lengths = gap_lengths(panel.observed, panel.offsets)
         count = len(panel.variates)
@@ -251,7 +257,9 @@ class Judge:
         )
         for variate, times in enumerate(in_long_V / np.maximum(missing_V - in_long_V, 1)):
             own = (far.said.at.variate == variate).nonzero().squeeze(1)
-            wanted = min(len(own), int(times * (others.said.at.variate == variate).sum()))
+            beside = others.said.at.gap[others.said.at.variate == variate]
+            lacking = ENOUGH_IN_LONG - int((beside > LONG).sum())
+            wanted = max(0, min(len(own), int(times * len(beside)), lacking))
             chosen.append(own[torch.arange(wanted) * len(own) // max(wanted, 1)])
         return far.take(torch.cat(chosen))
 

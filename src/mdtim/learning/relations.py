@@ -5,7 +5,7 @@ N rows, R compared rows, W windows, T steps, V variates, S steps of the dynamics
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -22,7 +22,7 @@ from mdtim.series import DeviceSeries, DeviceWindows
 from mdtim.threads import side_by_side
 from mdtim.windows import WindowIndex
 
-Found = TypeVar("Found")
+AllSums = TypeVar("AllSums", bound=tuple["_Sums", ...])
 
 MAX_CELLS = 4_000_000
 """Enough to know a covariance; a longer table is sampled evenly."""
@@ -54,9 +54,7 @@ def read_relations(series: DeviceSeries, index: WindowIndex, prior: Prior) -> Re
     windows = _sampled(series, index, MAX_CELLS)
     for _ in range(ROUNDS):
         sums_of = partial(_level_and_change, relations)
-        level, change = (
-            _added(sums) for sums in zip(*_of_batches(sums_of, series, windows), strict=True)
-        )
+        level, change = _total(_of_batches(sums_of, series, windows))
         relations = Relations(level.covariance().float(), change.covariance().float())
     if prior != "dynamics":
         return relations
@@ -70,14 +68,16 @@ def _sampled(series: DeviceSeries, index: WindowIndex, max_cells: int) -> Device
 
 
 def _of_batches(
-    sums_of: Callable[[int, Tensor, Tensor], Found], series: DeviceSeries, windows: DeviceWindows
-) -> Iterator[Found]:
-    """What a function makes of each batch: its number, (B, T, V) values and what is observed."""
-    device = series.values_NV.device
-    cells = CELLS_AT_ONCE if device.type == "cpu" else CELLS_AT_ONCE_ON_GPU
-    per_batch = max(1, cells // (windows.length * series.values_NV.shape[1]))
+    sums_of: Callable[[int, Tensor, Tensor], AllSums], series: DeviceSeries, windows: DeviceWindows
+) -> Iterator[AllSums]:
+    """The sums over each batch, from its number, (B, T, V) values and what is observed."""
+    device, num_variates = series.values_NV.device, series.values_NV.shape[1]
+    # Of a wide table the sums themselves are large: for few rows they would be most of the work.
+    fitting = min(max(CELLS_AT_ONCE, 16 * num_variates**2), CELLS_AT_ONCE_ON_GPU)
+    cells = fitting if device.type == "cpu" else CELLS_AT_ONCE_ON_GPU
+    per_batch = max(1, cells // (windows.length * num_variates))
 
-    def found(number: int) -> Found:
+    def found(number: int) -> AllSums:
         part = slice(number * per_batch, (number + 1) * per_batch)
         batch = series.gather(windows.starts[part], windows.ends[part], windows.length)
         # An absurd reading would be most of a covariance, and tells of no relation.
@@ -110,8 +110,8 @@ def _read_dynamics(series: DeviceSeries, index: WindowIndex, relations: Relation
         chooses = not is_chosen and (is_whole or drawn == CHOOSING)
         steps = choices[-1] if chooses else memory
         read = _Successive(relations, order_V, steps, law, 1000 * drawn)
-        parts, are_whole = zip(*_of_batches(read, series, windows), strict=True)
-        sums, is_whole = _added(parts), all(are_whole)
+        (sums,) = _total(_of_batches(read, series, windows))
+        is_whole = sums.is_whole
         covariance_SS = free_of_chance(sums.plain(), sums.num_rows, num_variates)
         if chooses:
             # Windows overlap by half.
@@ -137,8 +137,8 @@ class _Successive:
     """What is known of the dynamics; None where nothing is: the likeliest values are taken."""
     first_seed: int
 
-    def __call__(self, number: int, values_BTV: Tensor, observed_BTV: Tensor) -> tuple[_Sums, bool]:
-        """Sums over the steps, and whether nothing is missing."""
+    def __call__(self, number: int, values_BTV: Tensor, observed_BTV: Tensor) -> tuple[_Sums]:
+        """Sums over the steps of one batch."""
         neighbours = Neighbours.find(observed_BTV, values_BTV.dtype)
         cells_BTV = relate(values_BTV, neighbours, self.relations, "change").kriging_BTV
         cells_BTV, observed_BTV = cells_BTV[..., self.order_V], observed_BTV[..., self.order_V]
@@ -148,7 +148,8 @@ class _Successive:
             cells_BTV = draw_hidden(cells_BTV, observed_BTV, self.law, generator)
         sums = _Sums((self.memory + 1) * values_BTV.shape[2], values_BTV.device)
         sums.add(successive(cells_BTV, self.memory), successive(observed_BTV, self.memory))
-        return sums, bool(observed_BTV.all())
+        sums.is_whole = bool(observed_BTV.all())
+        return (sums,)
 
 
 def successive(x_BTV: Tensor, memory: int) -> Tensor:
@@ -195,15 +196,14 @@ def _deviations(
     return sums
 
 
-def _added(parts: Sequence[_Sums]) -> _Sums:
-    """Sums over the rows of all batches, one after the other."""
-    whole = _Sums(len(parts[0].filled), parts[0].filled.device)
-    for part in parts:
-        whole.filled += part.filled
-        whole.known += part.known
-        whole.counts += part.counts
-        whole.num_rows += part.num_rows
-    return whole
+def _total(parts: Iterable[AllSums]) -> AllSums:
+    """Sums over all batches, one after the other: only a few of them are there at once."""
+    batches = iter(parts)
+    total = next(batches)
+    for part in batches:
+        for sums, more in zip(total, part, strict=True):
+            sums.join(more)
+    return total
 
 
 class _Sums:
@@ -213,6 +213,16 @@ class _Sums:
         self.filled = torch.zeros((size, size), dtype=torch.float64, device=device)
         self.known, self.counts = self.filled.clone(), self.filled.clone()
         self.num_rows = 0
+        self.is_whole = False
+        """Whether it is known that nothing is missing."""
+
+    def join(self, other: _Sums) -> None:
+        """Add the sums over other rows."""
+        self.filled += other.filled
+        self.known += other.known
+        self.counts += other.counts
+        self.num_rows += other.num_rows
+        self.is_whole &= other.is_whole
 
     def add(self, filled_BTV: Tensor, known_BTV: Tensor) -> None:
         rows, known = (part.double().flatten(0, 1) for part in (filled_BTV, known_BTV))
