@@ -149,7 +149,7 @@ def test_a_short_table_is_filled_as_the_network_would() -> None:
         table[generator.random(table.shape) < 0.2] = np.nan
     imputer = MDTIMImputer(window=128, device="cpu", progress=False).fit(long)
     model = imputer.model_
-    assert model.corrections.stack is not None
+    assert model.corrections.rows is not None, "nothing would be seen of a rows' answer"
     filled = imputer.impute(short).values
     # The rows answer for no cell that the network knows better.
     imputer.model_ = replace(model, corrections=replace(model.corrections, rows=None))

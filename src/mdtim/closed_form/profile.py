@@ -22,7 +22,7 @@ DAY, DAYS = 86_400, 7
 """Seconds of a day, and days of a week."""
 MAX_A_DAY = 96
 """Times of a day that are told apart."""
-LEAST_CYCLES = 3
+LEAST_CYCLES = 4
 """Days, or weeks, of which one can be left out to see what the others say of it."""
 FOLDS = 8
 DAY_DOUBT = 2.0
@@ -46,6 +46,7 @@ class Profile:
     """What is usual, in standardized units, at every time of a week."""
 
     usual_PV: FloatArray
+    """(P, V) above the mean of the cycle; 0 throughout for a variate that has no profile."""
 
     def at(self, timestamps_N: NDArray[np.datetime64]) -> FloatArray:
         """(N, V) what is usual at some times; 0 where a time is not known."""
@@ -108,7 +109,7 @@ class ProfileSums:
         for days in (DAYS, 1):  # of a short table the day alone can be told
             steps = max(1, round(days * DAY / step_seconds))
             cycle_N = _number_of_cycle(timestamps_N, days)
-            if len(np.unique(cycle_N[timed_N])) <= LEAST_CYCLES or (days == 1 and a_day < 3):
+            if len(np.unique(cycle_N[timed_N])) < LEAST_CYCLES or (days == 1 and a_day < 3):
                 continue
             above_NV = _above_the_mean(values_NV, offsets, steps)
             above_NV[~timed_N] = np.nan

@@ -25,7 +25,7 @@ class Sides:
     seasonal: Tensor
     """(C,) that with the window's season on it; the same where no season is known."""
     rowwise: Tensor
-    """(C,) what the rows say of cells in long gaps; the line elsewhere."""
+    """(C,) what the rows say of cells that they are asked about; the line elsewhere."""
     spread: Tensor
     """(C,) how uncertain they are, as a std; NaN where they say nothing."""
     nearest: Tensor

@@ -146,7 +146,7 @@ class Judge:
 
     def _outages(self, windows: WindowIndex, generator: np.random.Generator) -> TrainingData | None:
         """Windows with a long gap in each; None if the table has no long gaps."""
-        shown, usual = self.shown, None
+        shown = self.shown
         found = hide_outages(
             shown.standardized,
             shown.panel.offsets,
@@ -155,12 +155,7 @@ class Judge:
             shown.joint,
             generator,
         )
-        if found is None:
-            return None
-        if shown.sums is not None:
-            both = zip(found.rows_WT, found.hidden_WTV, strict=True)
-            usual = np.concatenate([shown.sums.without(rows, hidden) for rows, hidden in both])
-        return self._of_hidden(found, usual)
+        return None if found is None else self._of_hidden(found)
 
     def _readings(
         self, predictor: Predictor, windows: WindowIndex, generator: np.random.Generator
@@ -169,7 +164,7 @@ class Judge:
 
         What the network knows of the relations is, behind this, that of the last fold.
         """
-        said, offsets, usual = [], self.shown.panel.offsets, self.shown.usual
+        said, offsets = [], self.shown.panel.offsets
         inner_WT = inner_steps(windows, offsets)
         for found, rest_NV in hide_readings(
             self.shown.standardized, offsets, windows, inner_WT, generator
@@ -182,17 +177,17 @@ class Judge:
                 season=predictor.season,
                 rows=self.shown.law(rest_NV),
             )
-            cells = held_out_cells(
-                asked,
-                self._of_hidden(found, None if usual is None else usual[found.rows_WT.ravel()]),
-            )
+            cells = held_out_cells(asked, self._of_hidden(found))
             assert cells is not None
             said.append(cells)
         return said
 
-    def _of_hidden(self, found: HiddenWindows, usual: FloatArray | None) -> TrainingData:
-        """The data of the fit with other windows."""
-        device = self.data.device
+    def _of_hidden(self, found: HiddenWindows) -> TrainingData:
+        """The data of the fit with other windows, and what is usual without their hidden cells."""
+        device, sums, usual = self.data.device, self.shown.sums, None
+        if sums is not None:
+            both = zip(found.rows_WT, found.hidden_WTV, strict=True)
+            usual = np.concatenate([sums.without(rows, hidden) for rows, hidden in both])
         return replace(
             self.data,
             series=DeviceSeries.put(found.values_NV, device, found.line_NV, usual=usual),
